@@ -1,0 +1,1 @@
+"""Laptop side: the Textual app and the command line. Imports remote and the light modules of pipeline; never torch."""

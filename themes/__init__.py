@@ -1,0 +1,1 @@
+"""Themes and stylesheets of the console. May import Textual only inside functions."""
