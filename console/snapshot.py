@@ -1,0 +1,152 @@
+"""What the console knows at one moment, as one immutable value.
+
+The collector fills it, the screens and the command line only read it. `None` means unknown and is shown as `—`; it never turns into 0.
+Standard library only: no Textual, no asyncssh, nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LinkView:
+    """The connection to the host. `state` is the name of a link state (IDLE, CONNECTING, BOOTSTRAP, LIVE, STALE, LOST, BACKOFF, BLOCKED).
+
+    `age_s` is how old the data on screen is (seconds since the last line from the host, None before the first one).
+    """
+
+    state: str
+    age_s: float | None
+    rtt_ms: float | None
+    retry_in_s: float | None
+    host: str
+    message: str
+    remedy: str
+    skew_s: float | None
+
+
+@dataclass(frozen=True)
+class GpuView:
+    """One GPU. Watts, percent, bytes, degrees Celsius; `error` says why a reading is missing."""
+
+    index: int
+    name: str
+    power_w: float | None
+    power_limit_w: float | None
+    util_pct: float | None
+    mem_used: float | None
+    mem_total: float | None
+    temp_c: float | None
+    error: str
+
+
+@dataclass(frozen=True)
+class DiskView:
+    """The data volume, in bytes; `fill_rate_bps` is bytes per second, `full_in_s` seconds until the reserve is reached at that rate."""
+
+    path: str
+    capacity: int | None
+    used: int | None
+    free: int | None
+    reserve: int | None
+    fill_rate_bps: float | None
+    full_in_s: float | None
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage of the run: `state` is a StageState name, `done` and `total` count `unit`s, `stop_since` is host wall time."""
+
+    name: str
+    state: str
+    attempt: int | None
+    output: int | None
+    stale: bool
+    stale_reason: str
+    resumable: bool
+    message: str
+    remedy: str
+    done: int | None
+    total: int | None
+    unit: str
+    rate: float | None
+    eta_s: float | None
+    elapsed_s: float | None
+    phase: str
+    counts: Mapping[str, float]
+    report: Mapping[str, object]
+    stop_grace_s: float | None
+    stop_since: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric by step; the three tuples have the same length, a None value is a step without this metric (or a NaN)."""
+
+    name: str
+    steps: tuple[float, ...]
+    epochs: tuple[float | None, ...]
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class EventView:
+    """One event of a stage; `t` is host wall time in seconds."""
+
+    t: float
+    stage: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class BudgetView:
+    """Whether the planned run fits the volume; `text` is the arithmetic in words."""
+
+    need_bytes: int | None
+    available_bytes: int | None
+    fits: bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    """A long-lived server that stages need."""
+
+    name: str
+    state: str
+    url: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a screen draws. `log` holds sanitised tail lines of `log_source`; `taken_wall` is this machine's wall time in seconds."""
+
+    link: LinkView
+    run: str
+    host: str
+    plan_revision: int | None
+    through: str
+    verifier: str
+    stages: tuple[StageView, ...]
+    gpus: tuple[GpuView, ...]
+    gpu_note: str
+    disk: DiskView | None
+    samples: int | None
+    tokens: int | None
+    tokens_target: int | None
+    samples_target: int | None
+    curves: tuple[Curve, ...]
+    acceptance_length: float | None
+    log: tuple[str, ...]
+    log_source: str
+    events: tuple[EventView, ...]
+    budget: BudgetView | None
+    services: tuple[ServiceView, ...]
+    conductor: str
+    runs: tuple[str, ...]
+    taken_wall: float
+    plan: Mapping[str, object] | None
