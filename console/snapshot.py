@@ -1,6 +1,7 @@
 """What the console knows at one moment, as one immutable value.
 
-The collector fills it, the screens and the command line only read it. `None` means unknown and is shown as `—`; it never turns into 0.
+The collector fills it, the screens and the command line only read it.
+`None` means unknown and is shown as `—`; it never turns into 0.
 Standard library only: no Textual, no asyncssh, nothing of ours.
 """
 
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LinkView:
-    """The connection to the host. `state` is the name of a link state (IDLE, CONNECTING, BOOTSTRAP, LIVE, STALE, LOST, BACKOFF, BLOCKED).
+    """The connection to the host.
 
+    `state` is the name of a link state: IDLE, CONNECTING, BOOTSTRAP, LIVE, STALE, LOST, BACKOFF or BLOCKED.
     `age_s` is how old the data on screen is (seconds since the last line from the host, None before the first one).
     """
 
@@ -44,7 +46,10 @@ class GpuView:
 
 @dataclass(frozen=True)
 class DiskView:
-    """The data volume, in bytes; `fill_rate_bps` is bytes per second, `full_in_s` seconds until the reserve is reached at that rate."""
+    """The data volume, in bytes.
+
+    `fill_rate_bps` is bytes per second, `full_in_s` seconds until the reserve is reached at that rate.
+    """
 
     path: str
     capacity: int | None
@@ -57,7 +62,10 @@ class DiskView:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage of the run: `state` is a StageState name, `done` and `total` count `unit`s, `stop_since` is host wall time."""
+    """One stage of the run.
+
+    `state` is a StageState name, `done` and `total` count `unit`s, `stop_since` is host wall time in seconds.
+    """
 
     name: str
     state: str
@@ -83,7 +91,10 @@ class StageView:
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric by step; the three tuples have the same length, a None value is a step without this metric (or a NaN)."""
+    """One metric by step.
+
+    The three tuples have the same length; a None value is a step without this metric (or a NaN).
+    """
 
     name: str
     steps: tuple[float, ...]
@@ -123,7 +134,10 @@ class ServiceView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a screen draws. `log` holds sanitised tail lines of `log_source`; `taken_wall` is this machine's wall time in seconds."""
+    """Everything a screen draws.
+
+    `log` holds sanitised tail lines of `log_source`; `taken_wall` is this machine's wall time in seconds.
+    """
 
     link: LinkView
     run: str
