@@ -1,0 +1,57 @@
+"""The subcommands that run on a host. Each imports only what it needs, so that a supervisor stays small."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+USAGE = """usage: python -B -u -m remote.agent COMMAND …
+  serve     --root ROOT --nonce N     speak the protocol over stdin and stdout
+  receive   --root ROOT --nonce N     take a file
+  send      --root ROOT --nonce N     give a file
+  supervise --attempt PATH            run one attempt, detached
+  conduct   --run DIR                 go from stage to stage, detached
+  record    --root ROOT               record the host's telemetry, detached
+  doctor    --root ROOT [--run DIR]   check the host
+"""
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    """``--name value`` pairs and ``--flag``; argparse would cost a supervisor a megabyte."""
+    options: dict[str, str] = {}
+    at = 0
+    while at < len(argv):
+        name = argv[at]
+        if not name.startswith("--"):
+            raise SystemExit(f"unexpected {name!r}\n{USAGE}")
+        takes = at + 1 < len(argv) and not argv[at + 1].startswith("--")
+        options[name[2:]] = argv[at + 1] if takes else ""
+        at += 2 if takes else 1
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Exit status of the subcommand; 2 for a command line that makes no sense."""
+    if not argv:
+        sys.stderr.write(USAGE)
+        return 2
+    command, options = argv[0], _options(argv[1:])
+    if command in ("receive", "send"):
+        from remote.agent import transfer
+
+        root = Path(_need(options, "root"))
+        os.write(1, _need(options, "nonce").encode() + b"\n")
+        return (transfer.receive if command == "receive" else transfer.send)(root, 0, 1)
+    sys.stderr.write(USAGE)
+    return 2
+
+
+def _need(options: dict[str, str], name: str) -> str:
+    if not options.get(name):
+        raise SystemExit(f"--{name} is missing\n{USAGE}")
+    return options[name]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
