@@ -1,0 +1,145 @@
+"""What needs a person, worst first: what happened, where, and what to do. It never fades."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.format import duration, si_bytes
+from console.snapshot import DiskView, Snapshot, StageView
+from console.widgets.ink import Line, Span, fit
+from console.widgets.looks import ENDED_BADLY
+from console.widgets.panel import Panel
+
+FULL_SOON_S = 6 * 3600.0
+"""A volume that is full within this time is an alert: half a working day to act in."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """`role` is "bad" or "warn"; `remedy` may be empty."""
+
+    role: str
+    message: str
+    remedy: str = ""
+
+
+def alerts(snapshot: Snapshot | None, refusal: Alert | None = None) -> list[Alert]:
+    """Everything worth an alert. `refusal` is the last action that the host refused: the newest thing the person did."""
+    found: list[Alert] = [refusal] if refusal else []
+    if snapshot is None:
+        return found
+    link = snapshot.link
+    if link.state not in {"LIVE", "CONNECTING", "BOOTSTRAP", "IDLE"} and (link.message or link.remedy):
+        found.append(Alert("bad" if link.state == "BLOCKED" else "warn", link.message or link.remedy, link.remedy))
+    for stage in snapshot.stages:
+        found += _of_stage(stage)
+    if snapshot.disk is not None:
+        found += _of_disk(snapshot.disk)
+    if snapshot.budget is not None and snapshot.budget.fits is False:
+        found.append(Alert("bad", f"does not fit the volume: {_budget(snapshot)}", "e edits the plan"))
+    for service in snapshot.services:
+        if service.state in {"FAILED", "LOST"}:
+            found.append(Alert("bad", f"service {service.name} {service.state}: {service.message or 'no reason given'}"))
+    for gpu in snapshot.gpus:
+        if gpu.error:
+            found.append(Alert("warn", f"GPU {gpu.index}: {gpu.error}"))
+    state, _, reason = snapshot.conductor.partition(": ")
+    if state == "FAILED" and reason and not any(stage.state == "FAILED" for stage in snapshot.stages):
+        found.append(Alert("bad", f"conductor: {reason}"))
+    return sorted(found, key=lambda alert: alert.role != "bad")
+
+
+def _of_stage(stage: StageView) -> list[Alert]:
+    found = []
+    if stage.state in ENDED_BADLY:
+        role = "warn" if stage.state == "KILLED" else "bad"
+        message = f"{stage.name} {stage.state}" + (f": {stage.message}" if stage.message else "")
+        remedy = stage.remedy or ("r resumes it" if stage.resumable else "")
+        found.append(Alert(role, message, remedy))
+    if stage.stale:
+        reason = f": {stage.stale_reason}" if stage.stale_reason else ""
+        found.append(Alert("warn", f"{stage.name} STALE{reason}", "s asks whether to rerun or keep it"))
+    return found
+
+
+def _of_disk(disk: DiskView) -> list[Alert]:
+    if disk.free is not None and disk.reserve is not None and disk.free <= disk.reserve:
+        return [
+            Alert(
+                "bad",
+                f"volume {disk.path}: {si_bytes(disk.free)} free, the reserve is {si_bytes(disk.reserve)}",
+                "free space, or lower generate.max_samples (e)",
+            )
+        ]
+    if disk.full_in_s is not None and disk.full_in_s < FULL_SOON_S:
+        return [Alert("warn", f"volume {disk.path} reaches its reserve in {duration(disk.full_in_s)}")]
+    return []
+
+
+def _budget(snapshot: Snapshot) -> str:
+    budget = snapshot.budget
+    assert budget is not None
+    return budget.text or f"{si_bytes(budget.need_bytes)} needed, {si_bytes(budget.available_bytes)} available"
+
+
+def alert_rows(found: Sequence[Alert], width: int) -> int:
+    """Rows that show everything."""
+    return sum(len(_wrapped(alert, width - 4)) for alert in found)
+
+
+def alert_lines(found: Sequence[Alert], width: int, height: int) -> list[Line]:
+    """The alerts in `height` rows: whole ones while there is room, then the count of those that are not shown."""
+    out: list[Line] = []
+    for index, alert in enumerate(found):
+        room = height - len(out)
+        later = len(found) - index - 1
+        texts = _wrapped(alert, width - 4)
+        take = min(len(texts), max(1, room - min(later, room - 1)))
+        if room <= 0:
+            break
+        cut = take < len(texts)
+        for row in range(take):
+            text, role = texts[row]
+            if cut and row == take - 1:
+                text = " ".join(t for t, _ in texts[row:])
+            lead: Span = (" ! ", alert.role) if row == 0 else ("   ", "")
+            spans: list[Span] = [lead, (text, role)]
+            last = len(out) == height - 1
+            if last and later:
+                more = f" +{later} more "
+                out.append((*fit(spans, width - len(more)), (more, "badge")))
+            else:
+                out.append(fit(spans, width))
+    return out
+
+
+def _wrapped(alert: Alert, width: int) -> list[Span]:
+    width = max(8, width)
+    message = textwrap.wrap(alert.message, width, max_lines=4, placeholder="…") or [""]
+    spans: list[Span] = [(text, alert.role) for text in message]
+    if not alert.remedy or alert.remedy == alert.message:
+        return spans
+    if len(message[-1]) + len(alert.remedy) + 4 <= width and len(message) == 1:
+        return [(f"{message[0]} → {alert.remedy}", alert.role)]
+    remedy = textwrap.wrap(f"→ {alert.remedy}", width, max_lines=3, placeholder="…")
+    return [*spans, *((text, "value") for text in remedy)]
+
+
+class Alerts(Panel):
+    """Shows alert_lines."""
+
+    FADES = False
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._alerts: list[Alert] = []
+
+    def show(self, found: list[Alert]) -> None:
+        if found != self._alerts:
+            self._alerts = found
+            self.redraw()
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        return alert_lines(self._alerts, width, height)

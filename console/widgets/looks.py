@@ -1,0 +1,62 @@
+"""Glyph, word and role of every state: the one place that says how a state looks. No colour stands alone.
+
+Glyphs are one cell wide in every common terminal font. Standard library only.
+"""
+
+from __future__ import annotations
+
+from console.snapshot import LinkView, StageView
+
+ACTIVE = frozenset({"RUNNING", "STOPPING"})
+ENDED_BADLY = frozenset({"FAILED", "KILLED", "INTERRUPTED", "LOST"})
+
+_STAGES = {
+    "PENDING": ("·", "faint"),
+    "RUNNING": ("▶", "busy"),
+    "STOPPING": ("▷", "warn"),
+    "STOPPED": ("■", "warn"),
+    "DONE": ("✓", "good"),
+    "FAILED": ("✗", "bad"),
+    "KILLED": ("✗", "warn"),
+    "INTERRUPTED": ("!", "warn"),
+    "LOST": ("?", "bad"),
+    "UNREACHABLE": ("○", "warn"),
+}
+
+_LINKS = {
+    "IDLE": ("○", "dim"),
+    "CONNECTING": ("○", "busy"),
+    "BOOTSTRAP": ("○", "busy"),
+    "LIVE": ("●", "good"),
+    "STALE": ("○", "warn"),
+    "LOST": ("×", "bad"),
+    "BACKOFF": ("×", "bad"),
+    "BLOCKED": ("!", "bad"),
+}
+
+CURRENT = frozenset({"LIVE"})
+"""Link states in which the numbers on screen are current; in all others they fade."""
+
+
+def stage_look(stage: StageView) -> tuple[str, str]:
+    """(glyph, role)."""
+    return _STAGES.get(stage.state, ("?", "warn"))
+
+
+def link_look(link: LinkView) -> tuple[str, str]:
+    """(glyph, role)."""
+    return _LINKS.get(link.state, ("?", "warn"))
+
+
+def share_of(stage: StageView) -> float | None:
+    """Progress of a stage from 0 to 1; a stage that is done is all of it."""
+    if stage.state == "DONE":
+        return 1.0
+    if stage.done is None or not stage.total or stage.total <= 0:
+        return None
+    return min(1.0, max(0.0, stage.done / stage.total))
+
+
+def active_stage(stages: tuple[StageView, ...]) -> StageView | None:
+    """The stage at work, the latest one if there were several."""
+    return next((stage for stage in reversed(stages) if stage.state in ACTIVE), None)

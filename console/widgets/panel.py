@@ -1,0 +1,76 @@
+"""The base of all panels: lines are made once for a change of data, size or theme, and then only handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+
+from rich.segment import Segment
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.widgets.ink import Line, fit
+
+if TYPE_CHECKING:
+    from console.widgets.palette import Palette
+
+
+class Inked(Protocol):
+    """What a panel needs of its app."""
+
+    palette: Palette
+
+
+class Panel(Widget):
+    """A widget that draws `lines(width, height)`. Subclasses keep plain values and call `redraw` when these change."""
+
+    ALLOW_SELECT: ClassVar[bool] = False
+    DEFAULT_CSS = """
+    Panel { width: 1fr; height: 1fr; background: $background; }
+    """
+    FADES: ClassVar[bool] = True
+    """Whether the panel fades when its numbers are no longer current."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._strips: list[Strip] | None = None
+        self._drawn_size: tuple[int, int] = (0, 0)
+        self._stale = False
+
+    def lines(self, width: int, height: int) -> Sequence[Line]:
+        """The content for this size; missing rows are blank, surplus rows are not shown."""
+        raise NotImplementedError
+
+    @property
+    def stale(self) -> bool:
+        return self._stale
+
+    @stale.setter
+    def stale(self, stale: bool) -> None:
+        if self.FADES and stale != self._stale:
+            self._stale = stale
+            self.redraw()
+
+    def redraw(self) -> None:
+        """Forget what was drawn; it is drawn again with the next frame."""
+        self._strips = None
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._strips = None
+
+    def render_line(self, y: int) -> Strip:
+        size = (self.size.width, self.size.height)
+        if self._strips is None or size != self._drawn_size:
+            self._strips = self._draw(*size)
+            self._drawn_size = size
+        return self._strips[y] if y < len(self._strips) else Strip.blank(size[0])
+
+    def _draw(self, width: int, height: int) -> list[Strip]:
+        style = cast(Inked, self.app).palette.style
+        stale = self._stale
+        strips = []
+        for line in list(self.lines(width, height))[:height]:
+            strips.append(Strip([Segment(text, style(role, stale)) for text, role in fit(line, width)], width))
+        return strips

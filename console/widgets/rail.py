@@ -1,0 +1,119 @@
+"""The stage rail: every stage with its state in a glyph and a word, its progress, and how long it still takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console.format import duration, percent
+from console.snapshot import StageView
+from console.widgets.ink import Line, Span, fit, meter, spread, width_of
+from console.widgets.looks import ACTIVE, active_stage, share_of, stage_look
+from console.widgets.panel import Panel
+
+_ORDER = ("generate", "extract", "vocab", "train", "deploy")
+_GAP = 3
+
+
+def rail_lines(stages: Sequence[StageView], through: str, width: int, height: int) -> list[Line]:
+    """One line (names with glyphs), two (states and times), or three (progress lines) for the five stages."""
+    if not stages:
+        waiting: list[Span] = []
+        for name in _ORDER:
+            waiting += [("— ", "faint"), (name, "dim"), ("   ", "")]
+        return [fit([(" ", ""), *waiting], width)]
+    inner = width - 2
+    widths = _equal(len(stages), inner) if height >= 3 else _accordion(stages, inner)
+    last = _ORDER.index(through) if through in _ORDER else len(_ORDER)
+    cells = [
+        _cell(stage, size, height, stage.name in _ORDER and _ORDER.index(stage.name) > last)
+        for stage, size in zip(stages, widths)
+    ]
+    rows: list[Line] = []
+    for row in range(min(height, 3)):
+        spans: list[Span] = [(" ", "")]
+        for index, cell in enumerate(cells):
+            if index:
+                spans.append((" › " if row == 0 and height < 3 else " " * _GAP, "faint"))
+            spans.extend(cell[row])
+        rows.append(fit(spans, width))
+    return rows
+
+
+def _equal(count: int, inner: int) -> list[int]:
+    room = inner - _GAP * (count - 1)
+    return [room // count + (1 if index < room % count else 0) for index in range(count)]
+
+
+def _accordion(stages: Sequence[StageView], inner: int) -> list[int]:
+    """Natural widths; what is left over goes to the stage at work, or to all alike."""
+    natural = [max(width_of(_name(stage)), width_of(_words(stage, 40))) for stage in stages]
+    room = inner - _GAP * (len(stages) - 1)
+    spare = room - sum(natural)
+    active = active_stage(tuple(stages))
+    if spare < 0:
+        return _equal(len(stages), inner)
+    if active is None:
+        return [size + spare // len(stages) for size in natural]
+    return [size + (spare if stage is active else 0) for stage, size in zip(stages, natural)]
+
+
+def _name(stage: StageView) -> list[Span]:
+    glyph, role = stage_look(stage)
+    return [(f"{glyph} ", role), (stage.name, "strong" if stage.state in ACTIVE else "value")]
+
+
+def _words(stage: StageView, width: int) -> list[Span]:
+    """`RUNNING 4h12m · eta 6h02m`, `DONE 9h20m`, `DONE STALE`."""
+    _, role = stage_look(stage)
+    spans: list[Span] = [(stage.state, role)]
+    if stage.stale:
+        return [*spans, (" ", ""), ("STALE", "warn")]
+    times: list[Span] = []
+    if stage.elapsed_s is not None:
+        times.append((f" {duration(stage.elapsed_s)}", "dim"))
+    if stage.state in ACTIVE and stage.eta_s is not None:
+        times.append((f" · eta {duration(stage.eta_s)}", "value"))
+    elif stage.state not in {"DONE", "PENDING"} and share_of(stage) is not None:
+        times = [(f" {percent(share_of(stage), 1.0)}", "dim")]
+    while times and width_of(spans) + width_of(times) > width:
+        times.pop(0)
+    return [*spans, *times]
+
+
+def _cell(stage: StageView, width: int, height: int, beyond: bool) -> list[Line]:
+    share = share_of(stage)
+    head = _name(stage)
+    if beyond and stage.state == "PENDING":
+        head = [("  ", ""), (stage.name, "faint")]
+        words: list[Span] = [("not planned", "faint")]
+    else:
+        words = _words(stage, width)
+    shown = percent(share, 1.0) if share is not None and stage.state != "DONE" else ""
+    if height >= 3:
+        role = "bar-stage" if stage.state in ACTIVE else "good" if stage.state == "DONE" else "dim"
+        first = spread(head, [(0, [(shown, "value")])] if shown else [], width)
+        return [first, fit(words, width), meter(share, width, role)]
+    if stage.state in ACTIVE and shown:
+        room = width - width_of(head) - len(shown) - 2
+        line: list[Span] = [*head, (" ", "")]
+        if room >= 4:
+            line += [*meter(share, room, "bar-stage"), (" ", "")]
+        return [fit([*line, (shown, "value")], width), fit(words, width)]
+    return [fit(head, width), fit(words, width)]
+
+
+class Rail(Panel):
+    """Shows rail_lines."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._stages: tuple[StageView, ...] = ()
+        self._through = ""
+
+    def show(self, stages: tuple[StageView, ...], through: str) -> None:
+        if (stages, through) != (self._stages, self._through):
+            self._stages, self._through = stages, through
+            self.redraw()
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        return rail_lines(self._stages, self._through, width, height)

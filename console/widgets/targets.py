@@ -1,0 +1,188 @@
+"""Samples and tokens against their targets, the stage at work in its own unit, and the fill of the volume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console.format import (
+    UNKNOWN,
+    byte_rate,
+    duration,
+    full_count,
+    known,
+    percent,
+    rate,
+    short_count,
+    si_bytes,
+)
+from console.snapshot import DiskView, Snapshot, StageView
+from console.widgets.ink import Line, Part, Span, bar, fit, heading, join, pad, right, width_of
+from console.widgets.looks import active_stage, share_of
+from console.widgets.panel import Panel
+
+_LABEL = 9
+_AMOUNT = 15
+_PERCENT = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """A labelled bar. `share` None draws none; `notes` stand at the end while there is room, in order of rank."""
+
+    label: str
+    share: float | None
+    role: str
+    amount: str
+    percent: str
+    notes: tuple[Part, ...] = ()
+    mark: float | None = None
+    alarm: str = ""
+
+
+def target_rows(snapshot: Snapshot) -> list[Row]:
+    """The stage at work (unless it is told by its samples), samples, tokens, volume."""
+    rows = []
+    active = active_stage(snapshot.stages)
+    if active is not None and active.unit not in {"samples", ""}:
+        rows.append(_stage_row(active))
+    generate = next((stage for stage in snapshot.stages if stage.name == "generate"), None)
+    rows += [_samples_row(snapshot, generate), _tokens_row(snapshot), _volume_row(snapshot.disk)]
+    return rows
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    if part is None or not whole or not known(part):
+        return None
+    return part / whole
+
+
+def _stage_row(stage: StageView) -> Row:
+    notes: list[Part] = []
+    if stage.phase and stage.phase != "running":
+        notes.append((0, [(stage.phase, "warn")]))
+    if stage.rate is not None:
+        notes.append((1, [(rate(stage.rate, stage.unit), "value")]))
+    amount = f"{short_count(stage.done)}/{short_count(stage.total)}"
+    return Row(stage.name, share_of(stage), "bar-stage", amount, percent(share_of(stage), 1.0), tuple(notes))
+
+
+def _samples_row(snapshot: Snapshot, generate: StageView | None) -> Row:
+    notes: list[Part] = []
+    if generate is not None and generate.state in {"RUNNING", "STOPPING"}:
+        if generate.phase and generate.phase != "running":
+            notes.append((0, [(generate.phase, "warn")]))
+        if generate.rate is not None:
+            notes.append((1, [(rate(generate.rate, ""), "value")]))
+    rejected = generate.counts.get("rejected") if generate is not None else None
+    if rejected:
+        notes.append((2, [(f"{full_count(rejected)} rejected", "warn")]))
+    whole = snapshot.samples_target
+    amount = f"{full_count(snapshot.samples)}/{full_count(whole)}" if whole else full_count(snapshot.samples)
+    if len(amount) > _AMOUNT:
+        amount = f"{short_count(snapshot.samples)}/{short_count(whole)}"
+    share = _share(snapshot.samples, whole)
+    return Row("samples", share, "bar-samples", amount, percent(share, 1.0) if share is not None else "", tuple(notes))
+
+
+def _tokens_row(snapshot: Snapshot) -> Row:
+    notes: list[Part] = []
+    if snapshot.tokens and snapshot.samples:
+        notes.append((1, [(full_count(snapshot.tokens / snapshot.samples), "value"), (" per sample", "label")]))
+    whole = snapshot.tokens_target
+    amount = f"{short_count(snapshot.tokens)}/{short_count(whole)}" if whole else full_count(snapshot.tokens)
+    share = _share(snapshot.tokens, whole)
+    return Row("tokens", share, "bar-tokens", amount, percent(share, 1.0) if share is not None else "", tuple(notes))
+
+
+def _volume_row(disk: DiskView | None) -> Row:
+    if disk is None:
+        return Row("volume", None, "bar-volume", UNKNOWN, "")
+    share = _share(disk.used, disk.capacity)
+    mark = 1.0 - disk.reserve / disk.capacity if disk.reserve and disk.capacity else None
+    alarm = ""
+    if disk.free is not None and disk.reserve is not None and disk.free <= disk.reserve:
+        alarm = "bad"
+    elif disk.full_in_s is not None and disk.full_in_s < 6 * 3600:
+        alarm = "warn"
+    notes: list[Part] = []
+    if disk.full_in_s is not None and known(disk.full_in_s):
+        notes.append((0, [("full in ", alarm or "label"), (duration(disk.full_in_s), alarm or "value")]))
+    if disk.fill_rate_bps:
+        notes.append((1, [(byte_rate(disk.fill_rate_bps), "value")]))
+    if disk.reserve:
+        notes.append((2, [("reserve ", "label"), (si_bytes(disk.reserve), "value")]))
+    role = alarm or "bar-volume"
+    shown = percent(share, 1.0) if share is not None else ""
+    return Row("volume", share, role, bytes_of(disk.used, disk.capacity), shown, tuple(notes), mark, alarm)
+
+
+def bytes_of(part: float | None, whole: float | None) -> str:
+    """`2.31/3.00 TB`: one unit for both when they share it."""
+    first, second = si_bytes(part), si_bytes(whole)
+    if first.partition(" ")[2] == second.partition(" ")[2]:
+        first = first.partition(" ")[0]
+    return f"{first}/{second}"
+
+
+def row_line(row: Row, width: int, bar_width: int) -> Line:
+    """Label, bar, amount, percent, notes; all rows of a panel share the columns."""
+    spans: list[Span] = [(pad(row.label, _LABEL), "label")]
+    if bar_width:
+        if row.share is None:
+            spans.append((" " * bar_width, ""))
+        else:
+            spans += bar(row.share, bar_width, row.role, row.mark)
+        spans.append((" ", ""))
+    spans += [(right(row.amount, _AMOUNT), "value"), (right(row.percent, _PERCENT), row.alarm or "value")]
+    room = width - width_of(spans) - 2
+    if row.notes and room >= 4:
+        order = sorted(range(len(row.notes)), key=lambda index: row.notes[index][0])
+        notes = [row.notes[index] for index in order]
+        fitting = [part for part in notes if width_of(part[1]) <= room]
+        spans += [("  ", ""), *join(fitting, room, 2)]
+    return fit(spans, width)
+
+
+def target_lines(snapshot: Snapshot | None, width: int, height: int, with_heading: bool = True) -> list[Line]:
+    """The panel."""
+    out = [heading("progress", _heading_info(snapshot), width)] if with_heading else []
+    rows = target_rows(snapshot) if snapshot is not None else []
+    room = height - len(out)
+    rows = rows[len(rows) - room :] if 0 < room < len(rows) else rows[: max(0, room)]
+    fixed = _LABEL + 1 + _AMOUNT + _PERCENT
+    notes = max((max((width_of(part) for _, part in row.notes), default=0) for row in rows), default=0)
+    notes = min(max(notes, 14), 34 if width >= 72 else 18)
+    bar_width = min(40, width - fixed - notes - 2)
+    if bar_width < 8:
+        bar_width = min(12, max(0, width - fixed))
+    if bar_width < 4:
+        bar_width = 0
+    return out + [row_line(row, width, bar_width) for row in rows]
+
+
+def _heading_info(snapshot: Snapshot | None) -> list[Span]:
+    if snapshot is None or snapshot.budget is None or snapshot.budget.need_bytes is None:
+        return []
+    budget = snapshot.budget
+    if budget.fits is False:
+        return [("budget ", "label"), (si_bytes(budget.need_bytes), "bad"), (" does not fit", "bad")]
+    verdict = " fits" if budget.fits else ""
+    return [("budget ", "label"), (si_bytes(budget.need_bytes), "value"), (verdict, "good")]
+
+
+class Targets(Panel):
+    """Shows target_lines."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._snapshot: Snapshot | None = None
+        self._rows: tuple[object, ...] = ()
+
+    def show(self, snapshot: Snapshot) -> None:
+        rows = (target_rows(snapshot), snapshot.budget)
+        if rows != self._rows:
+            self._rows, self._snapshot = rows, snapshot
+            self.redraw()
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        return target_lines(self._snapshot, width, height, with_heading=height > 3)
