@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Mapping, Tuple, Type, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 from pipeline.fields import (
     HOW,
@@ -119,7 +120,7 @@ class DeployParams:
 
 
 StageParams = Union[GenerateParams, ExtractParams, VocabParams, TrainParams, DeployParams]
-PARAMS: Mapping[str, Type[StageParams]] = {
+PARAMS: Mapping[str, type[StageParams]] = {
     "generate": GenerateParams,
     "extract": ExtractParams,
     "vocab": VocabParams,
@@ -132,11 +133,11 @@ PARAMS: Mapping[str, Type[StageParams]] = {
 class StagePlan:
     params: StageParams
     python: str = spec("", "str", "the Python that runs it; empty: the one that runs the agent")
-    gpus: Tuple[int, ...] | str = spec("all", "gpus", "GPUs it may see")
-    env_allow: Tuple[str, ...] = spec((), "words", "names taken over from the host's environment")
+    gpus: tuple[int, ...] | str = spec("all", "gpus", "GPUs it may see")
+    env_allow: tuple[str, ...] = spec((), "words", "names taken over from the host's environment")
     env: Mapping[str, str] = spec({}, "env", "variables set for it")
     grace_s: float = spec(60.0, "float", "seconds between a stop request and SIGTERM", low=0)
-    services: Tuple[str, ...] = spec((), "words", "services it needs while it runs")
+    services: tuple[str, ...] = spec((), "words", "services it needs while it runs")
     from_run: str = spec("", "str", "RUN/STAGE whose output is used instead of running the stage")
 
 
@@ -156,12 +157,12 @@ class VolumePlan:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    command: Tuple[str, ...] = spec((), "words", "argv; {port} {host} {verifier} {drafter} {python} are filled in")
+    command: tuple[str, ...] = spec((), "words", "argv; {port} {host} {verifier} {drafter} {python} are filled in")
     port: int = spec(8000, "int", "TCP port on the host", low=1, high=65535)
     health: str = spec("/health", "str", "path that answers 200 when it is ready")
     ready_timeout_s: float = spec(600.0, "float", "seconds until it must be ready", low=1)
-    gpus: Tuple[int, ...] | str = spec("all", "gpus", "GPUs it may see")
-    env_allow: Tuple[str, ...] = spec((), "words", "names taken over from the host's environment")
+    gpus: tuple[int, ...] | str = spec("all", "gpus", "GPUs it may see")
+    env_allow: tuple[str, ...] = spec((), "words", "names taken over from the host's environment")
     env: Mapping[str, str] = spec({}, "env", "variables set for it")
     python: str = spec("", "str", "the Python that runs it")
     restart: str = spec("on-failure", "choice", "what happens when it ends", choices=("on-failure", "never"))
@@ -245,13 +246,13 @@ def _fields(cls: Any) -> dict[str, Mapping[str, Any]]:
     return {item.name: item.metadata for item in dataclasses.fields(cls) if item.metadata}
 
 
-def _values(cls: Any, raw: object, where: str, extra: Tuple[str, ...] = ()) -> dict[str, Any]:
+def _values(cls: Any, raw: object, where: str, extra: tuple[str, ...] = ()) -> dict[str, Any]:
     table, fields = _table(raw, where), _fields(cls)
     _known(table, [*extra, *fields], where)
     return {name: read(meta, table[name], f"{where}.{name}") for name, meta in fields.items() if name in table}
 
 
-def _build(cls: Type[_Section], raw: object, where: str) -> _Section:
+def _build(cls: type[_Section], raw: object, where: str) -> _Section:
     return cls(**_values(cls, raw, where))
 
 
@@ -275,7 +276,7 @@ def check(plan: Plan) -> None:
     def refuse(key: str, value: object, why: str, remedy: str) -> None:
         raise ConfigError(f"{key} = {show(value)}: {why}", remedy, key)
 
-    def known_service(key: str, name: str, extra: Tuple[str, ...] = ()) -> None:
+    def known_service(key: str, name: str, extra: tuple[str, ...] = ()) -> None:
         if name not in plan.services and name not in extra:
             refuse(key, name, "the plan has no such service", suggest(name, [*extra, *plan.services]))
 
@@ -369,7 +370,7 @@ def _changed(plan: Plan, key: str, value: object) -> Plan:
     raise ConfigError(f"{key} = {show(value)}: there is no such key", f"{near}Allowed: {', '.join(heads)}", key)
 
 
-def _replaced(section: Any, name: str, value: object, where: str, extra: Tuple[str, ...] = ()) -> Any:
+def _replaced(section: Any, name: str, value: object, where: str, extra: tuple[str, ...] = ()) -> Any:
     fields, key = _fields(type(section)), f"{where}.{name}"
     head, _, variable = name.partition(".")
     if variable and fields.get(head, {}).get("kind") == "env":

@@ -10,7 +10,8 @@ import difflib
 import json
 import math
 import re
-from typing import Any, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 DATA, TARGET, HOW = "data", "target", "how"
 """Role of a parameter: DATA shapes what is produced (part of the fingerprint, fixed for an output), TARGET says how much

@@ -1,0 +1,75 @@
+"""The run directory: everything that matters about a run, as files, and what follows from them.
+
+Standard library only, Python >= 3.9. Imports pipeline.config and pipeline.fields; every other room may import this one.
+"""
+
+from pipeline.config import STAGES
+from pipeline.rundir.atomic import read_json, replace_link, write_bytes, write_json, write_json_fast
+from pipeline.rundir.attempt import Attempt
+from pipeline.rundir.checkpoint import checkpoint_meta, latest_checkpoint, write_checkpoint
+from pipeline.rundir.curves import iter_metrics, joined_metrics
+from pipeline.rundir.errors import PlanConflict, RunError
+from pipeline.rundir.identity import alive, incarnation, process_start
+from pipeline.rundir.jsonl import JsonLines, iter_jsonl, read_jsonl, repair_tail
+from pipeline.rundir.layout import RunDir, StageDir, runs
+from pipeline.rundir.lineage import (
+    INPUTS,
+    counting_output,
+    fingerprint,
+    fingerprint_params,
+    inputs_of,
+    recorded_inputs,
+    stale,
+)
+from pipeline.rundir.locks import Lock, held, held_here
+from pipeline.rundir.output import Output
+from pipeline.rundir.paths import valid_name
+from pipeline.rundir.start import new_attempt, refuse_while_living, resume_refusal
+from pipeline.rundir.status import STATES, StageState, StageStatus, run_status, status
+
+__all__ = [
+    "INPUTS",
+    "STAGES",
+    "STATES",
+    "Attempt",
+    "JsonLines",
+    "Lock",
+    "Output",
+    "PlanConflict",
+    "RunDir",
+    "RunError",
+    "StageDir",
+    "StageState",
+    "StageStatus",
+    "alive",
+    "checkpoint_meta",
+    "counting_output",
+    "fingerprint",
+    "fingerprint_params",
+    "held",
+    "held_here",
+    "incarnation",
+    "inputs_of",
+    "iter_jsonl",
+    "iter_metrics",
+    "joined_metrics",
+    "latest_checkpoint",
+    "new_attempt",
+    "process_start",
+    "read_json",
+    "read_jsonl",
+    "recorded_inputs",
+    "refuse_while_living",
+    "repair_tail",
+    "replace_link",
+    "resume_refusal",
+    "run_status",
+    "runs",
+    "stale",
+    "status",
+    "valid_name",
+    "write_bytes",
+    "write_checkpoint",
+    "write_json",
+    "write_json_fast",
+]

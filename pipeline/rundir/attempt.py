@@ -1,0 +1,164 @@
+"""One execution of a stage, `attempts/000N`: its specification, state, progress, requests and how it ended.
+
+Writers: spec.json whoever starts it, state.json and exit.json the supervisor (or a stage that runs alone), progress.json
+and outcome.json the stage, control/ anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.rundir.atomic import fsync_folder, read_json, temporary, write_all, write_json, write_json_fast
+from pipeline.rundir.errors import RunError
+from pipeline.rundir.identity import alive, incarnation
+from pipeline.rundir.output import Output
+from pipeline.rundir.paths import number_of
+
+if TYPE_CHECKING:
+    from pipeline.rundir.layout import StageDir
+
+REQUESTS = ("stop", "checkpoint")
+EXIT_REASONS = ("done", "stopped", "failed", "killed", "lost")
+RESULTS = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    path: Path
+    stage: StageDir
+
+    @property
+    def number(self) -> int:
+        return number_of(self.path.name) or 0
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def spec(self) -> dict[str, Any]:
+        """argv, env_allow, env, cwd, python, gpus, grace_s, services, plan_revision, output, resumed, created."""
+        return read_json(self.path / "spec.json") or {}
+
+    def output(self) -> Output:
+        """The output this attempt writes. Raises RunError when spec.json is unreadable."""
+        number = self.spec().get("output")
+        if not isinstance(number, int):
+            raise RunError(f"{self.path}/spec.json names no output", "Restart the stage")
+        return self.stage.output(number)
+
+    def state(self) -> dict[str, Any]:
+        """phase, incarnation, supervisor, main, members ({"pid","start"} each), started, wall, mono. {} before the start."""
+        return read_json(self.path / "state.json") or {}
+
+    def write_state(self, **fields: Any) -> dict[str, Any]:
+        """Merge fields into state.json (one writer) and return it. The first call is the start of the attempt."""
+        state, now = self.state(), time.time()
+        if not state:
+            self.begin()
+            state = {"schema": 1, "phase": "starting", "incarnation": incarnation(), "started": now}
+        state.update(fields, wall=now, mono=time.monotonic())
+        write_json(self.path / "state.json", state)
+        return state
+
+    def begin(self) -> None:
+        """Make this attempt's output the current one and open for writing. Twice is fine."""
+        output = self.output()
+        output.reopen()
+        self.stage.point_current(output)
+
+    def started(self) -> bool:
+        return any((self.path / name).exists() for name in ("state.json", "outcome.json", "exit.json"))
+
+    def progress(self) -> dict[str, Any] | None:
+        return read_json(self.path / "progress.json")
+
+    def write_progress(self, progress: dict[str, Any]) -> None:
+        write_json_fast(self.path / "progress.json", progress)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What the stage itself wrote last: result, message, remedy, resumable, ended. None when it didn't get that far."""
+        return read_json(self.path / "outcome.json")
+
+    def write_outcome(self, result: str, message: str = "", remedy: str = "", resumable: bool = True) -> None:
+        if result not in RESULTS:
+            raise ValueError(f"result {result!r} is none of {RESULTS}")
+        outcome = {"result": result, "message": message, "remedy": remedy, "resumable": resumable, "ended": time.time()}
+        write_json(self.path / "outcome.json", outcome)
+
+    def exit(self) -> dict[str, Any] | None:
+        """How it ended: reason, code, signal, resumable, message, remedy, ended. None until the supervisor wrote it."""
+        return read_json(self.path / "exit.json")
+
+    def write_exit(
+        self,
+        *,
+        reason: str,
+        code: int | None = None,
+        signal: int | None = None,
+        resumable: bool = True,
+        message: str = "",
+        remedy: str = "",
+        **more: Any,
+    ) -> None:
+        """Write exit.json, the last file of an attempt."""
+        if reason not in EXIT_REASONS:
+            raise ValueError(f"reason {reason!r} is none of {EXIT_REASONS}")
+        record = {"reason": reason, "code": code, "signal": signal, "resumable": resumable, "message": message}
+        write_json(self.path / "exit.json", {**record, "remedy": remedy, "ended": time.time(), **more})
+
+    def request(self, kind: str, by: str) -> bool:
+        """Leave a request for the stage, `control/stop` or `control/checkpoint`. False when it was there already."""
+        if kind not in REQUESTS:
+            raise ValueError(f"request {kind!r} is none of {REQUESTS}")
+        folder = self.path / "control"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / kind
+        temp = temporary(path)
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, json.dumps({"by": by, "t": time.time()}).encode() + b"\n")
+            # a link, not a rename: the first request keeps its time and its author
+            os.link(temp, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.close(fd)
+            os.unlink(temp)
+        fsync_folder(folder)
+        return True
+
+    def requested(self, kind: str) -> dict[str, Any] | None:
+        """Who asked and when ({"by","t"}), or None."""
+        path = self.path / "control" / kind
+        if not path.exists():
+            return None
+        return read_json(path) or {"by": "", "t": 0.0}
+
+    def answer(self, kind: str) -> None:
+        """Take a request away because it was carried out."""
+        try:
+            os.unlink(self.path / "control" / kind)
+        except FileNotFoundError:
+            pass
+
+    def stop_requested(self) -> bool:
+        return (self.path / "control" / "stop").exists()
+
+    def living(self) -> list[int]:
+        """Pids of remembered processes (supervisor, main, members) that still live; [] after a restart of the host."""
+        state = self.state()
+        if state.get("incarnation") != incarnation():
+            return []
+        remembered = [state.get("supervisor"), state.get("main"), *(state.get("members") or [])]
+        found = []
+        for entry in remembered:
+            if isinstance(entry, (list, tuple)) and len(entry) == 2:
+                entry = {"pid": entry[0], "start": entry[1]}
+            if isinstance(entry, dict) and isinstance(entry.get("pid"), int):
+                if entry["pid"] not in found and alive(entry["pid"], entry.get("start")):
+                    found.append(entry["pid"])
+        return found

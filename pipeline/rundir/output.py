@@ -1,0 +1,77 @@
+"""One output of a stage, `out/000N`: the data, where it comes from (source.json) and, once complete, its report."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.rundir.atomic import TEMPORARY, fsync_folder, read_json, write_json
+from pipeline.rundir.paths import number_of
+
+if TYPE_CHECKING:
+    from pipeline.rundir.layout import StageDir
+
+SOURCE, REPORT = "source.json", "report.json"
+
+
+@dataclass(frozen=True)
+class Output:
+    """`path` is the folder, `stage` the stage it belongs to (of another run when it is borrowed)."""
+
+    path: Path
+    stage: StageDir
+
+    @property
+    def number(self) -> int:
+        return number_of(self.path.name) or 0
+
+    def source(self) -> dict[str, Any]:
+        """What it was begun from: plan_revision, params, fingerprint (of the params), inputs, borrowed. {} when unknown."""
+        return read_json(self.path / SOURCE) or {}
+
+    def write_source(self, source: dict[str, Any]) -> None:
+        write_json(self.path / SOURCE, source)
+
+    def report(self) -> dict[str, Any] | None:
+        """What the stage wrote at the end: stage, fingerprint (of the data), counts, params, …; None until then."""
+        return read_json(self.path / REPORT)
+
+    def write_report(self, report: dict[str, Any]) -> None:
+        """Makes the output complete."""
+        write_json(self.path / REPORT, report)
+
+    def reopen(self) -> None:
+        """Take the report away, because an attempt goes on with this output."""
+        try:
+            os.unlink(self.path / REPORT)
+        except FileNotFoundError:
+            return
+        fsync_folder(self.path)
+
+    @property
+    def complete(self) -> bool:
+        return self.fingerprint is not None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the data, from the report; None while the output isn't complete."""
+        report = self.report()
+        value = report.get("fingerprint") if report else None
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no attempt left anything in it."""
+        return all(name == SOURCE or TEMPORARY in name for name in os.listdir(self.path))
+
+    def params(self) -> dict[str, Any]:
+        """The parameters it was made with: at the end (live changes included) or else at the start."""
+        report = self.report() or {}
+        params = report.get("params", self.source().get("params", {}))
+        return params if isinstance(params, dict) else {}
+
+    def name(self) -> str:
+        """`RUN/STAGE output N`, for sentences."""
+        return f"{self.stage.run.name}/{self.stage.stage} output {self.number}"

@@ -1,0 +1,225 @@
+"""What state a stage is in: a pure function of its files, its locks and the incarnation of the host.
+
+Imports the other modules of this folder. Takes no lock, writes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.config import STAGES, Plan
+from pipeline.rundir import lineage, locks
+from pipeline.rundir.attempt import Attempt
+from pipeline.rundir.errors import RunError
+from pipeline.rundir.identity import incarnation
+from pipeline.rundir.layout import RunDir, StageDir
+from pipeline.rundir.start import resume_refusal
+
+
+class StageState(str, enum.Enum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+    INTERRUPTED = "INTERRUPTED"
+    LOST = "LOST"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+STATES = tuple(state.value for state in StageState)
+
+_BY_REASON: Mapping[str, StageState] = {
+    "done": StageState.DONE,
+    "stopped": StageState.STOPPED,
+    "failed": StageState.FAILED,
+    "killed": StageState.KILLED,
+    "lost": StageState.LOST,
+}
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """`started` and `ended` are wall seconds, None when unknown; `borrowed` is `RUN/STAGE` or ""."""
+
+    state: StageState
+    attempt: int | None = None
+    output: int | None = None
+    resumable: bool = False
+    stale: bool = False
+    stale_reason: str = ""
+    message: str = ""
+    remedy: str = ""
+    started: float | None = None
+    ended: float | None = None
+    borrowed: str = ""
+
+
+def status(stage: StageDir, plan: Plan | None = None) -> StageStatus:
+    """The state of a stage under the newest plan (or the one given). Raises RunError when the run has no readable plan."""
+    plan = plan or stage.run.plan()
+    attempt = newest_started(stage)
+    running = locks.held(stage.lock_path)
+    if plan.stages[stage.stage].from_run and not running:
+        return _borrowed(stage, plan)
+    if attempt is None:
+        return _unstarted(stage, running)
+    found = _of_attempt(stage, attempt, running)
+    found = replace(found, output=_output_number(attempt))
+    if found.resumable:
+        found = _checked_resumable(stage, plan, found)
+    reason = _stale(stage, plan)
+    return replace(found, stale=bool(reason), stale_reason=reason)
+
+
+def run_status(run: RunDir, plan: Plan | None = None) -> dict[str, StageStatus]:
+    """The status of every stage, in order."""
+    plan = plan or run.plan()
+    return {name: status(run.stage(name), plan) for name in STAGES}
+
+
+def newest_started(stage: StageDir) -> Attempt | None:
+    """The newest attempt that got going; one that was opened and never started says nothing about the stage."""
+    for number in reversed(stage.attempts()):
+        attempt = stage.attempt(number)
+        if attempt.started():
+            return attempt
+    return None
+
+
+def _unstarted(stage: StageDir, running: bool) -> StageStatus:
+    latest = stage.latest()
+    if running:
+        number = latest.number if latest else None
+        return StageStatus(StageState.RUNNING, attempt=number, message="starting")
+    if latest is not None:
+        return StageStatus(StageState.PENDING, message=f"attempt {latest.number} was opened and never started")
+    return StageStatus(StageState.PENDING)
+
+
+def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus:
+    state = attempt.state()
+    base = StageStatus(StageState.LOST, attempt=attempt.number, started=_number(state.get("started")))
+    ended = attempt.exit()
+    if ended is not None:
+        kind = _BY_REASON.get(str(ended.get("reason")), StageState.FAILED)
+        if running and _starting(stage, attempt):
+            latest = stage.latest()
+            number = latest.number if latest else attempt.number
+            return StageStatus(StageState.RUNNING, attempt=number, message="starting")
+        return _ended(base, kind, ended)
+    writing = locks.held(stage.writer_lock_path)
+    outcome = attempt.outcome()
+    if outcome is not None and not running and not writing:
+        return _ended(base, _BY_REASON.get(str(outcome.get("result")), StageState.FAILED), outcome)
+    if running:
+        stopping = attempt.stop_requested()
+        return replace(base, state=StageState.STOPPING if stopping else StageState.RUNNING)
+    base = replace(base, ended=_last_sign(attempt))
+    then, now = state.get("incarnation"), incarnation()
+    if then and then != now and not writing:
+        return replace(
+            base,
+            state=StageState.INTERRUPTED,
+            resumable=True,
+            message=_what_restarted(then, now),
+            remedy="Resume the stage",
+        )
+    living = attempt.living()
+    if writing or living:
+        pids = f" (pid {', '.join(map(str, living))})" if living else ""
+        return replace(
+            base,
+            ended=None,
+            message=f"The supervisor is gone, the stage still runs{pids}",
+            remedy="Adopt the stage to go on watching it, or kill it",
+        )
+    return replace(
+        base,
+        resumable=True,
+        message="The supervisor and the stage are gone without a record of how they ended",
+        remedy="Look at the stage's log, then resume it",
+    )
+
+
+def _starting(stage: StageDir, attempt: Attempt) -> bool:
+    """Whether a newer attempt is open under the lock that is held."""
+    latest = stage.latest()
+    return latest is not None and latest.number > attempt.number
+
+
+def _ended(base: StageStatus, state: StageState, record: Mapping[str, Any]) -> StageStatus:
+    return replace(
+        base,
+        state=state,
+        resumable=state is not StageState.DONE and bool(record.get("resumable", True)),
+        message=str(record.get("message") or ""),
+        remedy=str(record.get("remedy") or ""),
+        ended=_number(record.get("ended")),
+    )
+
+
+def _checked_resumable(stage: StageDir, plan: Plan, found: StageStatus) -> StageStatus:
+    refusal = resume_refusal(stage, plan)
+    if not refusal:
+        return found
+    message = f"{found.message}; {refusal}" if found.message else refusal
+    return replace(found, resumable=False, message=message, remedy="Restart opens a new output")
+
+
+def _borrowed(stage: StageDir, plan: Plan) -> StageStatus:
+    name = plan.stages[stage.stage].from_run
+    try:
+        output = lineage.counting_output(stage.run, stage.stage, plan)
+    except RunError as error:
+        return StageStatus(StageState.PENDING, message=error.message, remedy=error.remedy, borrowed=name)
+    if output is None or not output.complete:
+        what = "has no output yet" if output is None else f"isn't complete (output {output.number})"
+        remedy = f"Let {name.partition('/')[0]} finish {stage.stage}"
+        return StageStatus(StageState.PENDING, message=f"{name} {what}", remedy=remedy, borrowed=name)
+    reason = _stale(stage, plan)
+    return StageStatus(
+        StageState.DONE, output=output.number, stale=bool(reason), stale_reason=reason, borrowed=name,
+        message=f"borrowed from {output.name()}",
+    )  # fmt: skip
+
+
+def _stale(stage: StageDir, plan: Plan) -> str:
+    try:
+        return lineage.stale(stage.run, stage.stage, plan)
+    except RunError as error:
+        return error.message
+
+
+def _output_number(attempt: Attempt) -> int | None:
+    number = attempt.spec().get("output")
+    return number if isinstance(number, int) else None
+
+
+def _what_restarted(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if then.get("boot_id") != now.get("boot_id"):
+        return "The host was restarted while the stage ran"
+    return "The container was restarted while the stage ran"
+
+
+def _last_sign(attempt: Attempt) -> float | None:
+    """When an attempt without a record of its end last wrote anything, wall seconds."""
+    times = []
+    for name in ("state.json", "progress.json", "metrics.jsonl", "stage.log"):
+        try:
+            times.append(os.stat(attempt.path / name).st_mtime)
+        except FileNotFoundError:
+            continue
+    return max(times, default=None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
