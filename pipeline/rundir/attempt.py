@@ -22,7 +22,7 @@ from pipeline.rundir.paths import number_of
 if TYPE_CHECKING:
     from pipeline.rundir.layout import StageDir
 
-REQUESTS = ("stop", "checkpoint")
+REQUESTS = ("stop", "checkpoint", "kill")
 EXIT_REASONS = ("done", "stopped", "failed", "killed", "lost")
 RESULTS = ("done", "stopped", "failed")
 
@@ -111,7 +111,7 @@ class Attempt:
         write_json(self.path / "exit.json", {**record, "remedy": remedy, "ended": time.time(), **more})
 
     def request(self, kind: str, by: str) -> bool:
-        """Leave a request for the stage, `control/stop` or `control/checkpoint`. False when it was there already."""
+        """Leave a request, `control/stop`, `checkpoint` or `kill` (for the supervisor). False when it was there already."""
         if kind not in REQUESTS:
             raise ValueError(f"request {kind!r} is none of {REQUESTS}")
         folder = self.path / "control"
