@@ -43,6 +43,11 @@ def main(argv: list[str]) -> int:
         root = Path(_need(options, "root"))
         os.write(1, _need(options, "nonce").encode() + b"\n")
         return (transfer.receive if command == "receive" else transfer.send)(root, 0, 1)
+    if command == "supervise":
+        from remote.agent.supervisor import supervise
+
+        attempt = Path(_need(options, "attempt")).absolute()
+        return supervise(attempt, int(options.get("lock-fd") or -1), adopt="adopt" in options)
     sys.stderr.write(USAGE)
     return 2
 

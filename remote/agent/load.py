@@ -13,7 +13,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 class LoadReader:
-    """``read()`` gives {"cpu_pct", "cpus", "mem_used", "mem_total", "load"}; cpu_pct is the mean since the last call."""
+    """``read()`` gives {"cpu_pct", "cpus", "mem_used", "mem_total", "load"}; cpu_pct since the last call."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroup: Path = CGROUP) -> None:
         self._proc, self._cgroup = proc, cgroup

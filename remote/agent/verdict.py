@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Ending:
-    """What is known when no member is left. ``code`` and ``signal`` are None when the main process was not our child."""
+    """What is known when no member is left. ``code`` and ``signal`` are None when the main process was no child."""
 
     outcome: dict[str, Any] | None = None
     code: int | None = None
@@ -30,7 +30,7 @@ class Ending:
 
 
 def verdict(end: Ending) -> dict[str, Any]:
-    """{"reason", "code", "signal", "resumable", "message", "remedy"}; reason is done, stopped, failed, killed or lost."""
+    """{"reason": done|stopped|failed|killed|lost, "code", "signal", "resumable", "message", "remedy"}."""
     result = (end.outcome or {}).get("result")
     if result == "done" or (end.complete and not end.asked):
         return _exit(end, "done", False)
