@@ -142,6 +142,7 @@ def parse_config(content: str, path: Path) -> Config:
 def _broken(content: str, path: Path, said: str) -> ConfigFileError:
     match = re.fullmatch(r"(.*?) \(at (?:line (\d+), column (\d+)|end of document)\)", said, re.DOTALL)
     what, line, column = match.groups() if match else (said, None, None)
+    what = re.sub(r"\(('[^)]*'),?\)", lambda names: "[" + ".".join(re.findall(r"'([^']*)'", names[1])) + "]", what)
     line = line or str(content.rstrip("\n").count("\n") + 1)
     where = f"line {line}, column {column}" if column else f"line {line} (the end of the file)"
     return ConfigFileError(f"{path}, {where}: {what[:1].lower()}{what[1:]}.", "Correct the TOML there.")

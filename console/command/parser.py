@@ -1,0 +1,211 @@
+"""The grammar of the command line: verbs, their options, and the module that carries each out.
+
+argparse only. A first word that is no verb is taken for a run to open: `eagledeck kimi`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+STAGES = ("generate", "extract", "vocab", "train", "deploy")
+
+DESCRIPTION = "Terminal operations console for training EAGLE-3 draft models on a remote GPU container."
+EPILOG = """\
+eagledeck RUN opens the console on a run; q detaches and nothing stops.
+Start with `eagledeck demo` (no GPU, no network, no account) or `eagledeck init`.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """One sentence and where to read on, instead of the whole usage."""
+        print(f"{self.prog}: {message}. See `{self.prog} --help`.", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The parsed arguments; `handler` names the function that takes them. SystemExit(2) on wrong usage."""
+    parser, verbs = _build()
+    words = list(argv)
+    first = _first_word(words)
+    if first is not None and words[first] not in verbs:
+        words.insert(first, "open")
+    return parser.parse_args(words)
+
+
+def _first_word(words: Sequence[str]) -> int | None:
+    """Where the verb stands: after the options that come before it."""
+    position = 0
+    while position < len(words):
+        if words[position] == "--config":
+            position += 2
+        elif words[position].startswith("-"):
+            position += 1
+        else:
+            return position
+    return None
+
+
+def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
+    parser = _Parser(
+        prog="eagledeck", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", metavar="FILE", help="the eagledeck.toml to use")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
+    parser.set_defaults(handler="console.command.open:open_only_run", run=None)
+    verbs = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=_Parser)
+
+    def verb(name: str, handler: str, text: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+        added.set_defaults(handler=f"console.command.{handler}")
+        return added
+
+    _add_demo(verb("demo", "demo:demo", "the whole pipeline on this machine, over a real SSH connection"))
+    _add_init(verb("init", "init:init", "write an eagledeck.toml to start from, or create a run on its host"))
+    watch = verb("open", "open:open_run", "open the console on a run (the same as `eagledeck RUN`)")
+    _run(watch)
+    _host_key(watch)
+    _add_status(verb("status", "status:status", "the state of a run, or of all runs of the hosts"))
+    _add_start(verb("start", "runs:start", "go from stage to stage; nothing on this machine has to stay"))
+    for name, text in (
+        ("stop", "ask the running stage to save and end; resume goes on from there"),
+        ("resume", "go on with a stopped, failed or interrupted stage"),
+        ("kill", "end every process of the running stage at once; what it has not saved is lost"),
+    ):
+        stage = verb(name, f"runs:{name}", text)
+        _run(stage)
+        stage.add_argument(
+            "stage", nargs="?", choices=STAGES, metavar="STAGE", help="a stage; otherwise the current one"
+        )
+        if name == "kill":
+            stage.add_argument("--yes", action="store_true", help="don't ask")
+        _host_key(stage)
+    change = verb("set", "runs:set_plan", "change the plan of a run: `eagledeck set RUN generate.max_samples=10000`")
+    _run(change)
+    change.add_argument("changes", nargs="+", metavar="KEY=VALUE")
+    change.add_argument("--note", default="", help="why, kept with the revision")
+    _json(change)
+    _host_key(change)
+    _add_logs(verb("logs", "logs:logs", "the log of a stage or service"))
+    _add_files(verb("put", "files:put", "copy a file up to the host; resumable, hashed"), up=True)
+    _add_files(
+        verb("fetch", "files:fetch", "copy a file or folder home: the drafter, unless another is named"), up=False
+    )
+    _add_budget(verb("budget", "budget:budget", "what a run needs of its volume, and whether it fits"))
+    return parser, frozenset(verbs.choices)
+
+
+class _Version(argparse.Action):
+    """Reads the package's metadata only when it is asked for: that takes longer than parsing."""
+
+    def __call__(self, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"eagledeck {version('eagledeck')}")
+        raise SystemExit(0)
+
+
+def _run(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    text = "a run of eagledeck.toml, or HOST:RUN for any run on a host"
+    parser.add_argument("run", metavar="RUN", nargs="?" if optional else None, help=text)
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _host_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-host-key",
+        metavar="SHA256:…",
+        help="trust a host that is new if its key has exactly this fingerprint (for scripts)",
+    )
+
+
+def _add_demo(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument("--headless", action="store_true", help="no console: a line a stage and a final table")
+    demo.add_argument("--verifier", choices=("bundled", "smollm2"), default="bundled")
+    demo.add_argument("--samples", type=_positive, metavar="N", help="samples to generate")
+    demo.add_argument("--keep", metavar="DIR", help="the folder of the demo's state and run; kept at the end")
+    demo.add_argument("--fresh", action="store_true", help="a new run even where one is there")
+    demo.add_argument("--json", metavar="FILE", help="write the final numbers there")
+
+
+def _add_init(init: argparse.ArgumentParser) -> None:
+    init.add_argument("run", nargs="?", metavar="RUN", help="create this run of eagledeck.toml on its host")
+    _json(init)
+    _host_key(init)
+
+
+def _add_status(status: argparse.ArgumentParser) -> None:
+    _run(status, optional=True)
+    status.add_argument("--host", metavar="NAME", help="all runs of this host")
+    _json(status)
+    _host_key(status)
+
+
+def _add_start(start: argparse.ArgumentParser) -> None:
+    _run(start)
+    start.add_argument("--from", dest="first", choices=STAGES, metavar="STAGE", help="the stage to begin with")
+    start.add_argument("--through", choices=STAGES, metavar="STAGE", help="the last stage (the plan's, by default)")
+    stale = start.add_mutually_exclusive_group()
+    stale.add_argument("--rerun-stale", dest="stale", action="store_const", const="rerun", help="redo stale stages")
+    stale.add_argument("--keep-stale", dest="stale", action="store_const", const="keep", help="use them as they are")
+    start.set_defaults(stale="refuse")
+    start.add_argument("--verifier", metavar="FOLDER", help="change the verifier first (its folder on the host)")
+    _host_key(start)
+
+
+def _add_logs(logs: argparse.ArgumentParser) -> None:
+    _run(logs)
+    source = logs.add_mutually_exclusive_group()
+    source.add_argument("--stage", choices=STAGES, metavar="STAGE", help="by default the one at work or the last one")
+    source.add_argument("--service", metavar="NAME")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C, through reconnects")
+    logs.add_argument("-n", "--lines", type=_positive, default=50, metavar="N", help="lines of the end (50)")
+    logs.add_argument("--attempt", type=_positive, metavar="N", help="an earlier attempt of the stage")
+    _host_key(logs)
+
+
+def _add_files(parser: argparse.ArgumentParser, up: bool) -> None:
+    parser.add_argument("where", metavar="HOST", help="a host of eagledeck.toml, or a run: then its host")
+    if up:
+        parser.add_argument("local", metavar="FILE", help="a file of this machine")
+        parser.add_argument("remote", nargs="?", metavar="REMOTE", help="where to on the host; files/NAME by default")
+        parser.add_argument("--as", dest="key", metavar="KEY", help="set this key of the plan to it: generate.prompts")
+    else:
+        parser.add_argument("remote", nargs="?", metavar="REMOTE", help="a path on the host; the drafter by default")
+        parser.add_argument("--to", dest="local", metavar="FOLDER", default=".", help="where to on this machine (.)")
+    _json(parser)
+    _host_key(parser)
+
+
+def _add_budget(budget: argparse.ArgumentParser) -> None:
+    _run(budget, optional=True)
+    shape = budget.add_mutually_exclusive_group()
+    shape.add_argument("--verifier", metavar="FOLDER", help="read the sizes from its config.json on this machine")
+    shape.add_argument("--hidden-size", type=_positive, metavar="N")
+    budget.add_argument("--samples", type=_positive, metavar="N")
+    budget.add_argument("--mean-tokens", type=float, metavar="N", help="tokens of a sample, prompt and answer")
+    budget.add_argument("--volume", metavar="SIZE", help="capacity of the volume: 3TB, 2.7TiB")
+    budget.add_argument("--used", metavar="SIZE", default="0", help="bytes of it that are taken already")
+    budget.add_argument("--reserve", metavar="SIZE", help="bytes to leave free (2%% of the volume)")
+    budget.add_argument(
+        "--length", type=_positive, metavar="N", help="longest sequence kept; nothing is cut without it"
+    )
+    budget.add_argument("--checkpoints", type=_positive, default=3, metavar="N")
+    budget.add_argument("--draft-vocab", type=_positive, default=32_000, metavar="N")
+    _json(budget)
+    _host_key(budget)
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return value
