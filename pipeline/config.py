@@ -316,14 +316,12 @@ def check(plan: Plan) -> None:
             "Lower the reserve",
         )
     ports: dict[int, str] = {}
-    for name, service in plan.services.items():
-        if not service.command:
-            refuse(
-                f"services.{name}.command", [], "a service needs a command", 'Such as ["vllm", "serve", "{verifier}"]'
-            )
-        if service.port in ports:
-            refuse(f"services.{name}.port", service.port, f"{ports[service.port]} has it too", "Give each its own port")
-        ports[service.port] = name
+    for name, server in plan.services.items():
+        if not server.command:
+            refuse(f"services.{name}.command", [], "a service needs a command", 'Such as ["vllm", "serve", "{verifier}"]')
+        if server.port in ports:
+            refuse(f"services.{name}.port", server.port, f"{ports[server.port]} has it too", "Give each its own port")
+        ports[server.port] = name
 
 
 def set_value(plan: Plan, key: str, value: object) -> Plan:
