@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from pipeline.config import ExtractParams, GenerateParams, TrainParams, VocabParams
 from pipeline.geometry import AUX_STATES, Geometry, GeometryError, read_geometry
 from pipeline.rundir import RunDir
 
@@ -23,6 +24,12 @@ CHECKPOINT_BYTES = 12
 """Per trained parameter: fp32 weights and the two fp32 moments of AdamW."""
 RESERVE_SHARE = 0.02
 """The part of a volume that is left free where the plan names no reserve."""
+
+_BASIS = {
+    "measured": " (measured so far)",
+    "expected": " (generate.expected_tokens)",
+    "worst case": " (worst case: every sample fills the length)",
+}
 
 
 @dataclass(frozen=True)
@@ -150,10 +157,9 @@ def headline(budget: Budget) -> str:
 def explain(budget: Budget) -> list[str]:
     """The arithmetic line by line, then the verdict and what can be done about it."""
     request = budget.request
-    basis = {"measured": " (measured so far)", "worst case": " (worst case: every sample fills the length)"}
     lines = [
         f"{request.samples:,} samples x {request.mean_tokens:,.0f} tokens a sample = {budget.tokens:,} tokens"
-        + basis.get(request.basis, ""),
+        + _BASIS.get(request.basis, ""),
         f"{budget.bytes_per_token:,} bytes of hidden states a token",
     ]
     width = max(len(item.name) for item in budget.items)
@@ -200,11 +206,15 @@ def volume_space(path: Path, capacity_bytes: int = 0) -> tuple[int, int]:
 def request_of_run(run: RunDir) -> BudgetRequest:
     """The budget request of a run: its plan, what generate has measured, and the volume as it is now.
 
-    Tokens a sample come from generate's counts once it has 20 samples; until then every sample is taken to fill the
-    training length. Bytes that the run has already written are not needed twice. Raises GeometryError, OSError.
+    Tokens a sample come from generate's counts once it has 20 samples; until then from generate.expected_tokens, and
+    without that every sample is taken to fill the length. Bytes that the run has already written are not needed
+    twice. Raises GeometryError, OSError.
     """
     plan = run.plan()
-    extract, train, generate = (plan.stages[name].params for name in ("extract", "train", "generate"))
+    generate = cast(GenerateParams, plan.stages["generate"].params)
+    extract = cast(ExtractParams, plan.stages["extract"].params)
+    vocab = cast(VocabParams, plan.stages["vocab"].params)
+    train = cast(TrainParams, plan.stages["train"].params)
     geometry = read_geometry(plan.verifier.path)
     capacity, free = volume_space(Path(plan.volume.path or run.path), plan.volume.capacity_bytes)
     counts = _generate_counts(run)
@@ -213,6 +223,8 @@ def request_of_run(run: RunDir) -> BudgetRequest:
     samples = done if finished and done else generate.max_samples
     if done >= 20 or (finished and done):
         mean, basis = counts.get("tokens", 0) / done, "measured"
+    elif generate.expected_tokens:
+        mean, basis = float(generate.expected_tokens), "expected"
     else:
         mean, basis = float(extract.length), "worst case"
     return BudgetRequest(
@@ -223,7 +235,7 @@ def request_of_run(run: RunDir) -> BudgetRequest:
         available_bytes=free + _written(run),
         reserve_bytes=plan.volume.reserve_bytes or default_reserve(capacity),
         length=extract.length,
-        draft_vocab=plan.stages["vocab"].params.size,
+        draft_vocab=vocab.size,
         checkpoints=train.keep_checkpoints + 1,
         basis=basis,
     )

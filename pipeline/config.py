@@ -51,6 +51,9 @@ class GenerateParams:
     model: str = spec("", "str", "model name sent to the server; empty: the only one it lists")
     max_samples: int = spec(10_000, "int", "stop after this many samples; 0: all prompts", role=TARGET, low=0)
     max_tokens: int = spec(4096, "int", "longest answer, tokens", low=1)
+    expected_tokens: int = spec(
+        0, "int", "tokens a sample, for the budget before any is there; 0: the worst case", role=HOW, low=0
+    )
     token_budget: int = spec(0, "int", "stop after this many tokens; 0: no limit", role=TARGET, low=0)
     byte_budget: int = spec(0, "size", "stop when the samples take this many bytes; 0: no limit", role=TARGET)
     temperature: float = spec(0.7, "float", "sampling temperature; 0: greedy", low=0, high=10)
@@ -158,7 +161,7 @@ class VolumePlan:
 @dataclass(frozen=True)
 class ServicePlan:
     command: tuple[str, ...] = spec((), "words", "argv; {port} {host} {verifier} {drafter} {python} are filled in")
-    port: int = spec(8000, "int", "TCP port on the host", low=1, high=65535)
+    port: int = spec(8000, "int", "TCP port on the host; 0: any free one", low=0, high=65535)
     health: str = spec("/health", "str", "path that answers 200 when it is ready")
     ready_timeout_s: float = spec(600.0, "float", "seconds until it must be ready", low=1)
     gpus: tuple[int, ...] | str = spec("all", "gpus", "GPUs it may see")
@@ -319,7 +322,7 @@ def check(plan: Plan) -> None:
     for name, server in plan.services.items():
         if not server.command:
             refuse(f"services.{name}.command", [], "a service needs a command", 'Such as ["vllm", "serve", "{verifier}"]')
-        if server.port in ports:
+        if server.port and server.port in ports:
             refuse(f"services.{name}.port", server.port, f"{ports[server.port]} has it too", "Give each its own port")
         ports[server.port] = name
 
