@@ -1,0 +1,129 @@
+"""What a service is and what state it is in: its definition from a plan, and a view of its files and locks.
+
+Imports pipeline.rundir, pipeline.config and remote.agent.attempts. Takes no lock, starts nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import DeployParams, GenerateParams, Plan, ServicePlan
+from pipeline.rundir import RunDir, RunError, fingerprint, held, incarnation, read_json, valid_name
+from remote.agent.attempts import ServiceDir
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A service with everything filled in but a free port (port 0 in the plan)."""
+
+    name: str
+    plan: ServicePlan
+    words: dict[str, str]
+    """Placeholder -> text, without {port}."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Two runs whose definitions have the same one share the process."""
+        return fingerprint(
+            [self.command("{port}"), self.plan.port, self.plan.health, self.plan.gpus, dict(self.plan.env)]
+        )
+
+    def command(self, port: str) -> list[str]:
+        filled = []
+        for word in self.plan.command:
+            for name, text in {**self.words, "{port}": port}.items():
+                word = word.replace(name, text)
+            filled.append(word)
+        return filled
+
+
+def define(run: RunDir, plan: Plan, name: str) -> Definition:
+    """The definition of a service of a plan. Raises RunError when the plan has none, or its drafter isn't there yet."""
+    service = plan.services.get(name)
+    if service is None:
+        raise RunError(f"the plan of {run.name} has no service {name}", "describe it under [services] in the plan")
+    words = {"{host}": HOST, "{verifier}": plan.verifier.path, "{python}": service.python or sys.executable}
+    if any("{drafter}" in word for word in service.command):
+        output = run.stage("deploy").current()
+        folder = output.path / "drafter-eagle3" if output else None
+        if folder is None or not folder.is_dir():
+            raise RunError(
+                f"service {name} needs {{drafter}}, and deploy has exported none yet",
+                "run deploy once with the bundled engine",
+            )
+        words["{drafter}"] = str(folder)
+    return Definition(name, service, words)
+
+
+def needed(plan: Plan, stage: str) -> tuple[str, ...]:
+    """The services that a stage needs: those it lists, the one that answers generate, the one deploy measures with."""
+    settings = plan.stages[stage]
+    names = list(settings.services)
+    if isinstance(settings.params, GenerateParams) and settings.params.service:
+        names.append(settings.params.service)
+    if isinstance(settings.params, DeployParams) and settings.params.engine != "bundled":
+        names.append(settings.params.engine)
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    """state: IDLE, STARTING, READY, STOPPING, STOPPED, FAILED or LOST (its supervisor is gone, it lives)."""
+
+    state: str
+    url: str = ""
+    pid: int | None = None
+    message: str = ""
+    attempt: int | None = None
+    fingerprint: str = ""
+
+    @property
+    def up(self) -> bool:
+        return self.state in ("STARTING", "READY", "LOST")
+
+
+def view(root: Path, name: str) -> ServiceView:
+    """What a service's files and locks say."""
+    service = ServiceDir.of(root, name)
+    attempt = service.latest()
+    if attempt is None:
+        return ServiceView("IDLE")
+    spec, state = attempt.spec(), attempt.state()
+    pid = (state.get("main") or {}).get("pid")
+    base = ServiceView("FAILED", str(spec.get("url") or ""), attempt=attempt.number)
+    base = replace(base, fingerprint=str(spec.get("fingerprint") or ""))
+    ended = attempt.exit()
+    if ended is None and held(service.lock_path):
+        if attempt.stop_requested():
+            return replace(base, state="STOPPING", pid=pid)
+        return replace(base, state="READY" if attempt.file("ready.json").exists() else "STARTING", pid=pid)
+    if ended is not None:
+        kind = "STOPPED" if ended.get("reason") in ("stopped", "killed") else "FAILED"
+        return replace(base, state=kind, message=str(ended.get("message") or ""))
+    if state.get("incarnation") == incarnation() and attempt.living():
+        return replace(base, state="LOST", pid=pid, message="its supervisor is gone, it still runs")
+    return replace(base, state="FAILED", message="it ended without a record")
+
+
+def users(root: Path, name: str, but: str = "") -> list[str]:
+    """Runs that use a service now: they said so, and their conductor or the stage that needs it is alive."""
+    found = []
+    for path in sorted((root / "services" / name / "users").glob("*.json")):
+        run, record = path.stem, read_json(path) or {}
+        folder = root / run
+        stage = str(record.get("stage") or "")
+        if not valid_name(run) or run == but:
+            continue
+        if held(folder / "conductor" / "lock") or (stage and held(folder / stage / "lock")):
+            found.append(run)
+    return found
+
+
+def describe(seen: ServiceView) -> dict[str, Any]:
+    """A service's section of a run push."""
+    return {"state": seen.state, "url": seen.url, "pid": seen.pid, "message": seen.message, "attempt": seen.attempt}
