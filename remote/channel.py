@@ -103,7 +103,6 @@ class Channel:
 
     async def close(self) -> None:
         """Gives the channel up, whatever state it is in, within CLOSE_S. The command sees the end of its input."""
-        self._drain.cancel()
         self._process.close()
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -111,6 +110,7 @@ class Channel:
         except (TimeoutError, self._errors()):
             pass  # a dead peer never confirms; the connection will be aborted
         finally:
+            self._drain.cancel()
             if self._release is not None:
                 self._release()
                 self._release = None

@@ -1,0 +1,234 @@
+"""Files to and from the host: put and fetch, each on a channel of its own, resumable, hashed, with progress.
+
+The host's end, and the framing, are remote/agent/transfer.py. A loss in the middle is waited out: the transfer goes on
+where it was when the link is live again; a process that was ended goes on the next time it is asked the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from remote.channel import Channel, ChannelEnded
+from remote.errors import ConnectionLost, DeadlineExceeded, NotConnected, RemoteError
+from remote.link import Kind, Link
+from remote.protocol import MAX_LINE, ProtocolError, dump_json, parse_json
+from remote.sanitize import scrub
+
+PIECE = 256 * 1024
+STALL_S = 120.0
+"""Without a byte for this long, the transfer is tried anew."""
+HASH_S = 1800.0
+"""The host may have to read what it has of a file before it answers."""
+TRIES = 5
+"""Losses in a row without a byte gained."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with bytes there and bytes in all."""
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """``path``: where the file is now, on the host (put) or here (fetch)."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class _Changed(Exception):
+    """What was fetched so far belongs to another version of the file."""
+
+
+def _no_progress(done: int, total: int) -> None:
+    pass
+
+
+async def put(link: Link, local: Path, remote_path: str, progress: OnProgress = _no_progress) -> Transferred:
+    """Copies a file to ``remote_path`` (relative to the host's root, or absolute under it), over what is there.
+
+    RemoteError as the host gives it (no space, outside the root), or when the file here cannot be read.
+    """
+    try:
+        size, digest = local.stat().st_size, await asyncio.to_thread(_hash, local)
+    except OSError as error:
+        raise RemoteError(f"{local} cannot be read: {error.strerror}.", "Check the path.", "local") from None
+    head = {"path": remote_path, "size": size, "sha256": digest}
+
+    async def once(gained: Callable[[int], None]) -> Transferred:
+        channel = await link.session.open_helper("receive")
+        try:
+            await channel.write(dump_json(head) + b"\n")
+            offset = _offset(await _line(channel, HASH_S), size)
+            progress(offset, size)
+            with local.open("rb") as file:
+
+                def sent(at: int) -> None:
+                    gained(at)
+                    progress(at, size)
+
+                await _send(channel, file, offset, size, sent)
+            done = (await _line(channel, HASH_S)).get("done")
+            if not isinstance(done, dict):
+                raise RemoteError("The host did not confirm the upload.", "Put the file again.")
+            return Transferred(str(done.get("path")), size, digest)
+        finally:
+            await channel.close()
+
+    return await _through_losses(link, once)
+
+
+async def fetch(link: Link, remote_path: str, local: Path, progress: OnProgress = _no_progress) -> Transferred:
+    """Copies a file of the host to ``local`` (a folder keeps its name), over what is there, once it is whole.
+
+    What has arrived lies beside it as ``.NAME.part`` and is continued by the next fetch. RemoteError as ``put``.
+    """
+    place = local / PurePosixPath(remote_path).name if local.is_dir() else local
+    part = place.with_name(f".{place.name}.part")
+
+    async def once(gained: Callable[[int], None]) -> Transferred:
+        channel = await link.session.open_helper("send")
+        try:
+            with part.open("ab+") as file:
+                seen, have = await asyncio.to_thread(_hash_open, file)
+                await channel.write(dump_json({"path": remote_path, "offset": have}) + b"\n")
+                answer = await _line(channel, STALL_S)
+                size, offset = answer.get("size"), _offset(answer, have)
+                if not isinstance(size, int) or offset != have:
+                    raise _Changed
+                at = offset
+                while at < size:
+                    piece = await _piece(channel, size - at)
+                    file.write(piece)
+                    seen.update(piece)
+                    at += len(piece)
+                    gained(at)
+                    progress(at, size)
+                end = await _line(channel, HASH_S)
+                if end.get("sha256") != seen.hexdigest() or end.get("changed"):
+                    raise _Changed
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            os.replace(part, place)
+            return Transferred(str(place), size, seen.hexdigest())
+        finally:
+            await channel.close()
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return await _through_losses(link, once)
+        except _Changed:
+            part.unlink()
+        try:
+            return await _through_losses(link, once)
+        except _Changed:
+            part.unlink()
+            raise RemoteError(f"{remote_path} is being written to.", "Fetch it when it is finished.", "busy") from None
+    except OSError as error:
+        raise RemoteError(
+            f"{place} cannot be written: {error.strerror}.", "Check the path and the space.", "local"
+        ) from (None)
+
+
+async def _through_losses(link: Link, once: Callable[[Callable[[int], None]], Awaitable[Transferred]]) -> Transferred:
+    best = tries = 0
+
+    def gained(at: int) -> None:
+        nonlocal best, tries
+        if at > best:
+            best, tries = at, 0
+
+    while True:
+        state = await link.wait_for(Kind.LIVE, Kind.STALE, Kind.BLOCKED, Kind.IDLE)
+        if state.kind in (Kind.BLOCKED, Kind.IDLE):
+            raise state.error or NotConnected(f"The link to {link.spec.alias} is closed.")
+        try:
+            return await once(gained)
+        except (ConnectionLost, DeadlineExceeded, NotConnected):
+            tries += 1
+            if tries >= TRIES:
+                raise
+        await asyncio.sleep(0.2)  # the link learns of the same loss a moment later
+
+
+async def _send(channel: Channel, file: BinaryIO, offset: int, size: int, sent: Callable[[int], None]) -> None:
+    file.seek(offset)
+    at = offset
+    try:
+        while at < size:
+            piece = await asyncio.to_thread(file.read, min(PIECE, size - at))
+            if not piece:
+                raise RemoteError("The file became shorter meanwhile.", "Put it again.", "local")
+            async with asyncio.timeout(STALL_S):
+                await channel.write(piece)
+            at += len(piece)
+            sent(at)
+    except TimeoutError:
+        raise ConnectionLost("The host takes no more bytes.") from None
+    except ConnectionLost:
+        await _line(channel, 1.0)  # the host may have said why it hung up
+        raise
+
+
+async def _piece(channel: Channel, left: int) -> bytes:
+    try:
+        async with asyncio.timeout(STALL_S):
+            piece = await channel.read(min(PIECE, left))
+    except TimeoutError:
+        raise ConnectionLost("The host sends no more bytes.") from None
+    if not piece:
+        raise ConnectionLost("The host ended the transfer.")
+    return piece
+
+
+async def _line(channel: Channel, timeout_s: float) -> dict[str, Any]:
+    """The next line. RemoteError when it is the host's refusal; ConnectionLost when there is none."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = parse_json(await channel.read_until(b"\n", MAX_LINE))
+    except TimeoutError:
+        raise DeadlineExceeded("The host did not answer in time.", "Try again.") from None
+    except ChannelEnded:
+        raise ConnectionLost("The host ended the transfer.") from None
+    except ProtocolError as error:
+        raise RemoteError(f"The host's answer makes no sense: {error.message}.") from None
+    answer = scrub(answer)
+    if not isinstance(answer, dict):
+        raise RemoteError(f"The host's answer makes no sense: {json.dumps(answer)[:80]}.")
+    error = answer.get("error")
+    if isinstance(error, dict):
+        message = str(error.get("message") or "The host refused.")
+        raise RemoteError(
+            f"{message[:1].upper()}{message[1:]}.", str(error.get("remedy") or ""), str(error.get("code"))
+        )
+    return answer
+
+
+def _offset(answer: dict[str, Any], limit: int) -> int:
+    offset = answer.get("offset")
+    if not isinstance(offset, int) or not 0 <= offset <= limit:
+        raise RemoteError("The host's answer makes no sense: no offset.")
+    return offset
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        digest: str = _hash_open(file)[0].hexdigest()
+        return digest
+
+
+def _hash_open(file: BinaryIO) -> tuple[Any, int]:
+    """The running hash and the length of all of ``file``; it stands at its end."""
+    file.seek(0)
+    seen, length = hashlib.sha256(), 0
+    while piece := file.read(PIECE):
+        seen.update(piece)
+        length += len(piece)
+    return seen, length
