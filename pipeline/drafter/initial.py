@@ -1,0 +1,155 @@
+"""What a drafter starts from: the verifier's last layer, chance, or another drafter.
+
+From the verifier: the decoder layer, final norm and head rows are copies of its last layer, final norm and lm_head
+rows, and fc copies the high captured state, so that the untrained drafter already computes nearly what the verifier
+does one token earlier. Imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from pipeline.drafter.config import DrafterConfig, DrafterError, read_config
+from pipeline.drafter.model import Drafter
+from pipeline.drafter.vocabulary import DraftVocabulary
+
+EMBEDDING_SHARE = 0.5
+"""Scale of the verifier's weights in the attention's embedding half."""
+WEIGHTS, CONFIGS = "model.safetensors", ("config.json", "drafter.json")
+
+
+def random_drafter(config: DrafterConfig, seed: int) -> Drafter:
+    """Normal weights of deviation 0.02, norms 1, from the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    drafter = Drafter(config)
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.02, generator=generator)
+            elif parameter.shape != (config.hidden_size,):
+                parameter.zero_()
+    return drafter
+
+
+@torch.no_grad()
+def drafter_from_verifier(
+    config: DrafterConfig, frozen: Mapping[str, Tensor], vocabulary: DraftVocabulary, seed: int
+) -> tuple[Drafter, list[str]]:
+    """(drafter, what could not be copied).
+
+    frozen: lm_head [V, H], norm [H], embed_tokens [V, H] and layer.* of the verifier's last layer. A part whose shape
+    does not fit (latent attention, experts) keeps its random start and is named.
+    """
+    drafter, missing = random_drafter(config, seed), []
+    size = config.hidden_size
+
+    def copy(target: Tensor, name: str, rows: Tensor | None = None) -> None:
+        source = frozen.get(name)
+        if source is not None and rows is not None:
+            source = source[rows]
+        if source is None or source.shape != target.shape:
+            missing.append(name)
+        else:
+            target.copy_(source)
+
+    copy(drafter.norm.weight, "norm")
+    copy(drafter.lm_head.weight, "lm_head", vocabulary.tokens)
+    layer = drafter.midlayer
+    copy(layer.hidden_norm.weight, "layer.input_layernorm.weight")
+    copy(layer.post_attention_layernorm.weight, "layer.post_attention_layernorm.weight")
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        copy(getattr(layer.mlp, name).weight, f"layer.mlp.{name}.weight")
+    copy(layer.self_attn.o_proj.weight, "layer.self_attn.o_proj.weight")
+    for name in ("q_proj", "k_proj", "v_proj"):
+        weight = getattr(layer.self_attn, name).weight
+        copy(weight[:, size:], f"layer.self_attn.{name}.weight")
+        source = frozen.get(f"layer.self_attn.{name}.weight")
+        if source is not None and source.shape == weight[:, size:].shape:
+            weight[:, :size].copy_(EMBEDDING_SHARE * source)
+    # The embedding half sees rows of unit scale, whatever the scale of the verifier's embeddings: the norm takes care
+    # of it.
+    drafter.fc.weight.zero_()
+    drafter.fc.weight[:, 2 * size :] = torch.eye(size)
+    return drafter, missing
+
+
+@torch.no_grad()
+def drafter_from_folder(
+    folder: Path, config: DrafterConfig, frozen: Mapping[str, Tensor], vocabulary: DraftVocabulary
+) -> Drafter:
+    """Continues from a checkpoint or an exported drafter of the same shape.
+
+    Head rows are matched by verifier token: tokens that the other drafter did not have start from the verifier's
+    lm_head. Raises DrafterError.
+    """
+    theirs, weights, their_vocabulary = read_drafter(folder)
+    for name in (
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+    ):
+        if getattr(theirs, name) != getattr(config, name):
+            raise DrafterError(
+                f"The drafter in {folder} has {name} {getattr(theirs, name)}, not {getattr(config, name)} as this "
+                "verifier needs",
+                "Continue from a drafter of the same verifier, or set train.init to verifier",
+            )
+    head = frozen["lm_head"][vocabulary.tokens].float()
+    row = torch.full((config.vocab_size,), -1)
+    row[their_vocabulary.tokens] = torch.arange(len(their_vocabulary.tokens))
+    known = row[vocabulary.tokens]
+    head[known >= 0] = weights["lm_head.weight"].float()[known[known >= 0]]
+    drafter = Drafter(config)
+    drafter.load_state_dict({**weights, "lm_head.weight": head})
+    return drafter
+
+
+def read_drafter(folder: Path) -> tuple[DrafterConfig, dict[str, Tensor], DraftVocabulary]:
+    """(config, parameters by their exported names, draft vocabulary) of a checkpoint or an exported folder.
+
+    Reads both layer names in use (`midlayer.*`, `layers.0.*`). Raises DrafterError naming what is missing.
+    """
+    named = next((folder / name for name in CONFIGS if (folder / name).exists()), folder / CONFIGS[0])
+    config = DrafterConfig.from_json(read_config(named), str(named))
+    path = folder / WEIGHTS
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError:
+        raise DrafterError(f"There is no {path}", "Name the folder of an exported drafter or of a checkpoint") from None
+    except (OSError, SafetensorError) as error:
+        raise DrafterError(f"{path} can't be read: {error}", "Export the drafter again") from None
+    weights = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in tensors.items()}
+    d2t = weights.pop("d2t", None)
+    weights.pop("t2d", None)
+    weights.pop("embed_tokens.weight", None)
+    if d2t is None and config.draft_vocab_size != config.vocab_size:
+        raise DrafterError(f"{path} holds no d2t", "Its draft ids can't be mapped; export the drafter again")
+    vocabulary = (
+        DraftVocabulary.every(config.vocab_size)
+        if d2t is None
+        else DraftVocabulary.from_tables(d2t, config.vocab_size, str(path))
+    )
+    with torch.device("meta"):
+        wanted = {name: parameter.shape for name, parameter in Drafter(config).named_parameters()}
+    wrong = [name for name, shape in wanted.items() if name not in weights or weights[name].shape != shape]
+    wrong += sorted(set(weights) - set(wanted))
+    if wrong:
+        raise DrafterError(f"{path} is no plain EAGLE-3 drafter: {', '.join(wrong[:4])}", "Export the drafter again")
+    return config, weights, vocabulary
+
+
+def load_drafter(folder: Path) -> tuple[Drafter, DraftVocabulary]:
+    """A drafter ready to serve, in fp32. Raises DrafterError."""
+    config, weights, vocabulary = read_drafter(folder)
+    drafter = Drafter(config)
+    drafter.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    return drafter.eval(), vocabulary
