@@ -151,7 +151,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
 
 
 def parse_line(raw: bytes) -> Prompt | None:
-    """The prompt of one line (byte order mark and CRLF allowed), None for a blank one. Raises PromptError: the cause."""
+    """The prompt of one line (byte order mark, CRLF allowed), None for a blank one. Raises PromptError: the cause."""
     try:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8").strip()
     except UnicodeDecodeError as error:
