@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
-
 from textual import events
 
 from console.widgets.ink import Line, Span, fit, heading
@@ -40,7 +38,6 @@ class Log(Panel):
     """Shows log_lines; focus it to scroll."""
 
     can_focus = True
-    BINDINGS: ClassVar = []
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -67,7 +64,7 @@ class Log(Panel):
             self._held, self._above = None, 0
             self.redraw()
 
-    def scroll_lines(self, by: int) -> None:
+    def scroll_by(self, by: int) -> None:
         """Scroll up (negative) or down; reaching the end follows again."""
         lines = self._lines if self._held is None else self._held
         room = max(1, self.size.height - 1)
@@ -93,8 +90,8 @@ class Log(Panel):
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
-        self.scroll_lines(-3)
+        self.scroll_by(-3)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
-        self.scroll_lines(3)
+        self.scroll_by(3)

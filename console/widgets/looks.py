@@ -60,3 +60,12 @@ def share_of(stage: StageView) -> float | None:
 def active_stage(stages: tuple[StageView, ...]) -> StageView | None:
     """The stage at work, the latest one if there were several."""
     return next((stage for stage in reversed(stages) if stage.state in ACTIVE), None)
+
+
+def stop_clock(stage: StageView, now_host: float | None) -> str:
+    """`37/60s`: how much of its grace a stopping stage has used."""
+    if stage.stop_since is None or now_host is None:
+        return ""
+    used = max(0.0, now_host - stage.stop_since)
+    grace = f"/{stage.stop_grace_s:.0f}" if stage.stop_grace_s else ""
+    return f"{used:.0f}{grace}s"

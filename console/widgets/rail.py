@@ -7,25 +7,30 @@ from collections.abc import Sequence
 from console.format import duration, percent
 from console.snapshot import StageView
 from console.widgets.ink import Line, Span, fit, meter, spread, width_of
-from console.widgets.looks import ACTIVE, active_stage, share_of, stage_look
+from console.widgets.looks import ACTIVE, active_stage, share_of, stage_look, stop_clock
 from console.widgets.panel import Panel
 
 _ORDER = ("generate", "extract", "vocab", "train", "deploy")
 _GAP = 3
 
 
-def rail_lines(stages: Sequence[StageView], through: str, width: int, height: int) -> list[Line]:
-    """One line (names with glyphs), two (states and times), or three (progress lines) for the five stages."""
+def rail_lines(
+    stages: Sequence[StageView], through: str, width: int, height: int, now_host: float | None = None
+) -> list[Line]:
+    """One line (names with glyphs), two (states and times), or three (progress lines) for the five stages.
+
+    `now_host` is the host's wall time, against which a stopping stage's grace runs.
+    """
     if not stages:
         waiting: list[Span] = []
         for name in _ORDER:
             waiting += [("— ", "faint"), (name, "dim"), ("   ", "")]
         return [fit([(" ", ""), *waiting], width)]
     inner = width - 2
-    widths = _equal(len(stages), inner) if height >= 3 else _accordion(stages, inner)
+    widths = _equal(len(stages), inner) if height >= 3 else _accordion(stages, inner, now_host)
     last = _ORDER.index(through) if through in _ORDER else len(_ORDER)
     cells = [
-        _cell(stage, size, height, stage.name in _ORDER and _ORDER.index(stage.name) > last)
+        _cell(stage, size, height, stage.name in _ORDER and _ORDER.index(stage.name) > last, now_host)
         for stage, size in zip(stages, widths)
     ]
     rows: list[Line] = []
@@ -44,9 +49,9 @@ def _equal(count: int, inner: int) -> list[int]:
     return [room // count + (1 if index < room % count else 0) for index in range(count)]
 
 
-def _accordion(stages: Sequence[StageView], inner: int) -> list[int]:
+def _accordion(stages: Sequence[StageView], inner: int, now_host: float | None) -> list[int]:
     """Natural widths; what is left over goes to the stage at work, or to all alike."""
-    natural = [max(width_of(_name(stage)), width_of(_words(stage, 40))) for stage in stages]
+    natural = [max(width_of(_name(stage)), width_of(_words(stage, 40, now_host))) for stage in stages]
     room = inner - _GAP * (len(stages) - 1)
     spare = room - sum(natural)
     active = active_stage(tuple(stages))
@@ -62,32 +67,35 @@ def _name(stage: StageView) -> list[Span]:
     return [(f"{glyph} ", role), (stage.name, "strong" if stage.state in ACTIVE else "value")]
 
 
-def _words(stage: StageView, width: int) -> list[Span]:
-    """`RUNNING 4h12m · eta 6h02m`, `DONE 9h20m`, `DONE STALE`."""
+def _words(stage: StageView, width: int, now_host: float | None) -> list[Span]:
+    """`RUNNING 4h12m · eta 6h02m`, `STOPPING 37/60s`, `DONE 9h20m`, `DONE STALE`."""
     _, role = stage_look(stage)
     spans: list[Span] = [(stage.state, role)]
     if stage.stale:
         return [*spans, (" ", ""), ("STALE", "warn")]
     times: list[Span] = []
-    if stage.elapsed_s is not None:
+    clock = stop_clock(stage, now_host) if stage.state == "STOPPING" else ""
+    if clock:
+        times.append((f" {clock}", "value"))
+    elif stage.elapsed_s is not None:
         times.append((f" {duration(stage.elapsed_s)}", "dim"))
     if stage.state in ACTIVE and stage.eta_s is not None:
         times.append((f" · eta {duration(stage.eta_s)}", "value"))
-    elif stage.state not in {"DONE", "PENDING"} and share_of(stage) is not None:
+    elif stage.state not in {"DONE", "PENDING", "STOPPING"} and share_of(stage) is not None:
         times = [(f" {percent(share_of(stage), 1.0)}", "dim")]
     while times and width_of(spans) + width_of(times) > width:
         times.pop(0)
     return [*spans, *times]
 
 
-def _cell(stage: StageView, width: int, height: int, beyond: bool) -> list[Line]:
+def _cell(stage: StageView, width: int, height: int, beyond: bool, now_host: float | None) -> list[Line]:
     share = share_of(stage)
     head = _name(stage)
     if beyond and stage.state == "PENDING":
         head = [("  ", ""), (stage.name, "faint")]
         words: list[Span] = [("not planned", "faint")]
     else:
-        words = _words(stage, width)
+        words = _words(stage, width, now_host)
     shown = percent(share, 1.0) if share is not None and stage.state != "DONE" else ""
     if height >= 3:
         role = "bar-stage" if stage.state in ACTIVE else "good" if stage.state == "DONE" else "dim"
@@ -109,11 +117,14 @@ class Rail(Panel):
         super().__init__(id=id)
         self._stages: tuple[StageView, ...] = ()
         self._through = ""
+        self._now_host: float | None = None
 
-    def show(self, stages: tuple[StageView, ...], through: str) -> None:
-        if (stages, through) != (self._stages, self._through):
-            self._stages, self._through = stages, through
+    def show(self, stages: tuple[StageView, ...], through: str, now_host: float | None = None) -> None:
+        stopping = any(stage.state == "STOPPING" for stage in stages)
+        changed = (stages, through) != (self._stages, self._through)
+        if changed or (stopping and now_host != self._now_host):
+            self._stages, self._through, self._now_host = stages, through, now_host
             self.redraw()
 
     def lines(self, width: int, height: int) -> list[Line]:
-        return rail_lines(self._stages, self._through, width, height)
+        return rail_lines(self._stages, self._through, width, height, self._now_host)

@@ -34,6 +34,10 @@ class Track:
     last: float | None
     best: float | None
 
+    def smooth_last(self) -> float | None:
+        """The newest smoothed value where there is one: what a noisy curve stands at."""
+        return next((value for value in reversed(self.smooth) if value == value), self.last)
+
 
 def present(curve: Curve, siblings: Sequence[Curve]) -> tuple[list[int], list[float]]:
     """Rows of `curve` that belong to it, and their values, NaN where it has none.

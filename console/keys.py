@@ -1,0 +1,62 @@
+"""The keys of the console: one table, from which the bindings, the footer and the help screen are made.
+
+Plain letters only: ctrl keys collide with terminal multiplexers. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key. `id` names it for remapping, `action` is the screen's method without its `action_`.
+
+    `hint` is the word in the footer (none: only in the help), `rank` decides what a narrow footer leaves out first.
+    """
+
+    id: str
+    keys: str
+    shown: str
+    action: str
+    group: str
+    help: str
+    hint: str = ""
+    rank: int = 9
+
+
+KEYS = (
+    Key("run.start", "s", "s", "start", "run", "start the run: stage after stage, up to the last planned one", "start", 1),
+    Key("run.stop", "x", "x", "stop", "run", "stop the stage at work: it saves a checkpoint and ends", "stop", 1),
+    Key("run.resume", "r", "r", "resume", "run", "resume the stage that was stopped or failed", "resume", 2),
+    Key("run.kill", "K,shift+k", "K", "kill", "run", "kill the stage at work; asks for its name", "kill", 4),
+    Key("run.edit", "e", "e", "edit", "run", "edit the plan", "edit", 2),
+    Key("run.previous", "left_square_bracket", "[", "previous_run", "run", "the previous run of this host"),
+    Key("run.next", "right_square_bracket", "]", "next_run", "run", "the next run of this host"),
+    Key("link.retry", "R,shift+r", "R", "retry", "link", "connect now instead of at the end of the pause"),
+    Key("link.key", "H,shift+h", "H", "host_key", "link", "look at the host key that the connection waits for"),
+    Key("view.zoom", "z", "z", "zoom", "view", "the chart alone, and back", "zoom", 5),
+    Key("view.freeze", "space", "space", "freeze", "view", "freeze the display; data still arrives", "freeze", 7),
+    Key("chart.next", "v", "v", "next_view", "chart", "next picture: loss, accuracy, acceptance, speed, …", "view", 8),
+    Key("chart.log", "y", "y", "log_scale", "chart", "y axis linear or logarithmic"),
+    Key("chart.unit", "u", "u", "x_unit", "chart", "x axis in steps or epochs"),
+    Key("chart.marks", "m", "m", "marks", "chart", "draw with braille, blocks or ASCII"),
+    Key("log.follow", "f", "f", "follow", "log", "focus the log; again: back to its end", "log", 6),
+    Key("log.bigger", "l", "l", "bigger_log", "log", "bigger log"),
+    Key("log.smaller", "L,shift+l", "L", "smaller_log", "log", "smaller log"),
+    Key("log.up", "k,up", "k ↑", "log_up", "log", "scroll up (the log stops following)"),
+    Key("log.down", "j,down", "j ↓", "log_down", "log", "scroll down"),
+    Key("log.page_up", "pageup", "PgUp", "log_page_up", "log", "a page up"),
+    Key("log.page_down", "pagedown", "PgDn", "log_page_down", "log", "a page down"),
+    Key("log.end", "G,shift+g,end", "G End", "log_end", "log", "to the end, and follow"),
+    Key("help", "question_mark", "?", "help", "console", "these keys", "help", 0),
+    Key("back", "escape", "Esc", "back", "console", "leave zoom, a bigger log, or the last refusal behind"),
+    Key("detach", "q", "q", "detach", "console", "leave; the run keeps going on its host", "detach", 0),
+)
+
+GROUPS = ("run", "link", "view", "chart", "log", "console")
+
+
+def footer_keys() -> list[Key]:
+    """The keys that the footer shows, in order."""
+    return [key for key in KEYS if key.hint]

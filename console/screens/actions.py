@@ -1,0 +1,200 @@
+"""What the keys do to a run: ask first, then hand it to the collector in a worker, so that no key ever waits for a host.
+
+Whatever an action raises becomes a message; the app goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import Screen
+
+from console.screens import intents
+from console.screens.hostkey import HostKeyQuestion, host_key_intent, host_key_question
+from console.screens.intents import Intent, Refusal
+from console.widgets.alerts import Alert
+
+if TYPE_CHECKING:
+    from console.app import SnapshotSource
+    from console.snapshot import Snapshot
+
+SAID_S = 4.0
+REFUSED_S = 10.0
+
+
+class RunActions(Screen[object]):
+    """The part of the overview that acts."""
+
+    collector: SnapshotSource
+    latest: Snapshot | None
+    refusal: Alert | None = None
+    """The last action that failed; it stays until the next one, or Esc."""
+    doing: str = ""
+    """The action under way, for the footer."""
+    _asked_about: HostKeyQuestion | None = None
+
+    def tick(self) -> None:
+        raise NotImplementedError
+
+    def show_alerts(self) -> None:
+        raise NotImplementedError
+
+    def now_host(self, snapshot: Snapshot) -> float:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ saying and doing
+
+    def say(self, message: str, remedy: str = "") -> None:
+        """A short notice; text from a host is never read as markup."""
+        self.notify(f"{message}. {remedy}." if remedy else f"{message}.", timeout=SAID_S, markup=False)
+
+    def perform(self, label: str, call: Callable[[], Awaitable[object]], done: str) -> None:
+        """Run an action in a worker; `done` is said when the host has accepted it."""
+        self.refusal = None
+        self.doing = label
+        self.show_alerts()
+        self.tick()
+        self.run_worker(self._perform(label, call, done), name=label, group="actions", exit_on_error=False)
+
+    async def _perform(self, label: str, call: Callable[[], Awaitable[object]], done: str) -> None:
+        try:
+            await call()
+        except Exception as error:  # whatever it is, it ends as a sentence on the screen and not as a traceback
+            message, remedy = told(error)
+            self.refusal = Alert("bad", f"{label}: {message}", remedy)
+            text = f"{message}\n{remedy}" if remedy else message
+            self.notify(text, title=label, severity="error", timeout=REFUSED_S, markup=False)
+        else:
+            self.say(done)
+        finally:
+            if self.doing == label:
+                self.doing = ""
+            self.show_alerts()
+            self.tick()
+
+    def ask(self, intent: Intent | Refusal, act: Callable[[str], None]) -> None:
+        """Ask, and act on an answer that is not Cancel; a refusal is said at once."""
+        if isinstance(intent, Refusal):
+            self.say(intent.message, intent.remedy)
+            return
+        from console.screens.question import Question  # after the first paint
+
+        self.app.push_screen(Question(intent), lambda answer: act(answer) if answer else None)
+
+    # ------------------------------------------------------------ the run
+
+    def action_start(self) -> None:
+        def act(stale: str) -> None:
+            self.perform("start", lambda: self.collector.start(stale=stale), "The host is starting the run")
+
+        self.ask(intents.start(self.latest), act)
+
+    def action_stop(self) -> None:
+        now = self.now_host(self.latest) if self.latest is not None else None
+        intent = intents.stop(self.latest, now)
+
+        def act(_: str) -> None:
+            stage = intent.stage if isinstance(intent, Intent) else ""
+            self.perform(f"stop {stage}", lambda: self.collector.stop(stage), f"{stage} was asked to save and end")
+
+        self.ask(intent, act)
+
+    def action_resume(self) -> None:
+        intent = intents.resume(self.latest)
+
+        def act(_: str) -> None:
+            stage = intent.stage if isinstance(intent, Intent) else ""
+            self.perform(f"resume {stage}", lambda: self.collector.resume(stage), f"The host is resuming {stage}")
+
+        self.ask(intent, act)
+
+    def action_kill(self) -> None:
+        intent = intents.kill(self.latest)
+
+        def act(_: str) -> None:
+            stage = intent.stage if isinstance(intent, Intent) else ""
+            self.perform(f"kill {stage}", lambda: self.collector.kill(stage), f"{stage} is being killed")
+
+        self.ask(intent, act)
+
+    def action_edit(self) -> None:
+        snapshot = self.latest
+        if snapshot is None or snapshot.plan is None:
+            self.say("The plan has not arrived yet", "wait for the host")
+            return
+        from console.screens.edit_plan import EditPlan  # after the first paint
+
+        def act(changes: dict[str, object] | None) -> None:
+            if changes:
+                text = ", ".join(f"{key}={value}" for key, value in changes.items())
+                self.perform("save the plan", lambda: self.collector.set(changes), f"Saved: {text}")
+
+        self.app.push_screen(EditPlan(snapshot, self.collector), act)
+
+    def _other_run(self, by: int) -> None:
+        snapshot = self.latest
+        runs = snapshot.runs if snapshot is not None else ()
+        if snapshot is None or len(runs) < 2:
+            self.say("This host has no other run")
+            return
+        place = runs.index(snapshot.run) if snapshot.run in runs else 0
+        run = runs[(place + by) % len(runs)]
+        self.perform(f"open {run}", lambda: self.collector.select(run), f"Showing {run}")
+
+    def action_previous_run(self) -> None:
+        self._other_run(-1)
+
+    def action_next_run(self) -> None:
+        self._other_run(1)
+
+    # ------------------------------------------------------------ the link
+
+    def action_retry(self) -> None:
+        snapshot = self.latest
+        if snapshot is not None and snapshot.link.state == "LIVE":
+            self.say("The connection is live")
+            return
+
+        async def retry() -> None:
+            self.collector.retry_now()
+
+        self.perform("retry", retry, "Connecting")
+
+    def ask_about_host_key(self, snapshot: Snapshot) -> None:
+        """Once for each key that blocks; a Cancel is not asked again until H."""
+        question = host_key_question(snapshot.link)
+        if question is None:
+            self._asked_about = None
+        elif question != self._asked_about and self.app.screen is self:
+            self._asked_about = question
+            self._ask_host_key(question)
+
+    def action_host_key(self) -> None:
+        question = host_key_question(self.latest.link) if self.latest is not None else None
+        if question is None:
+            self.say("The connection waits for no host key")
+        else:
+            self._ask_host_key(question)
+
+    def _ask_host_key(self, question: HostKeyQuestion) -> None:
+        def act(_: str) -> None:
+            self.perform(
+                "pin the host key", lambda: self.collector.confirm_host_key(question.offered), "Pinned; connecting"
+            )
+
+        self.ask(host_key_intent(question), act)
+
+    def action_help(self) -> None:
+        from console.screens.help import Help  # after the first paint
+
+        self.app.push_screen(Help())
+
+
+def told(error: BaseException) -> tuple[str, str]:
+    """(message, remedy) of any error, in words."""
+    message: Any = getattr(error, "message", None)
+    remedy: Any = getattr(error, "remedy", "")
+    if isinstance(message, str) and message:
+        return message, remedy if isinstance(remedy, str) else ""
+    return str(error) or type(error).__name__, ""

@@ -1,0 +1,170 @@
+"""The plan editor: a list of parameters, one input, and what the changes do before they are saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from console.screens.choice import Choice
+from console.screens.plan_list import PlanList
+from console.screens.plan_rows import budget_words, effect_of, plan_rows, shown_value
+from console.snapshot import BudgetView, Snapshot
+from pipeline.config import LIVE, Plan
+from pipeline.fields import ConfigError
+
+if TYPE_CHECKING:
+    from console.app import SnapshotSource
+
+
+class EditPlan(ModalScreen[dict[str, object] | None]):
+    """The result is the changes as typed, by key, or None. Raises ConfigError for a plan it can't read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "cancel", id="edit.cancel", show=False),
+        Binding("s", "save", "save", id="edit.save", show=False),
+        Binding("backspace,delete", "undo", "take the change back", id="edit.undo", show=False),
+    ]
+
+    def __init__(self, snapshot: Snapshot, collector: SnapshotSource) -> None:
+        super().__init__()
+        self._snapshot = snapshot
+        self._collector = collector
+        self._plan = Plan.from_json(dict(snapshot.plan or {}))
+        self._changes: dict[str, object] = {}
+        self._refused = ""
+        self._budget = self._budget_text(snapshot.budget)
+        self._list = PlanList(plan_rows(self._plan))
+        self._doc = Static("", markup=False, id="doc")
+        self._input = Input(compact=True, id="value")
+        self._effect = Static("", markup=False, id="effect")
+        self._save = Choice("save", "Save")
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog edit") as dialog:
+            title = f"plan of {self._snapshot.run}, revision {self._plan.revision}"
+            dialog.border_title = title.replace("[", "\\[")
+            yield self._list
+            yield self._doc
+            yield self._input
+            yield self._effect
+            with Horizontal(classes="choices"):
+                yield Choice("cancel", "Cancel")
+                yield self._save
+
+    def on_mount(self) -> None:
+        self._input.display = False
+        self._list.focus()
+        self._tell()
+
+    # ------------------------------------------------------------ editing
+
+    def on_plan_list_moved(self) -> None:
+        self._refused = ""
+        self._tell()
+
+    def on_plan_list_chosen(self) -> None:
+        row = self._list.current
+        typed = self._changes.get(row.key)
+        self._input.value = row.raw if typed is None else str(typed)
+        self._input.display = True
+        self._input.focus()
+        self._input.action_select_all()
+        self._tell()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        row = self._list.current
+        changes = {key: value for key, value in self._changes.items() if key != row.key}
+        try:
+            effect_of(self._plan, {row.key: event.value}, ())
+            changed = effect_of(self._plan, {**changes, row.key: event.value}, ())
+        except ConfigError as error:
+            self._refused = str(error)
+            self._tell()
+            return
+        if changed.plan != effect_of(self._plan, changes, ()).plan:
+            changes[row.key] = event.value
+        self._take(changes)
+        self._close_input()
+
+    def _take(self, changes: dict[str, object]) -> None:
+        self._changes = changes
+        self._refused = ""
+        new = Plan.from_json(dict(effect_of(self._plan, changes, ()).plan))
+        self._list.mark({key: shown_value(new, key) for key in changes})
+        self.run_worker(self._ask_budget(), group="budget", exclusive=True, exit_on_error=False)
+        self._tell()
+
+    def _close_input(self) -> None:
+        self._input.display = False
+        self._list.focus()
+        self._tell()
+
+    # ------------------------------------------------------------ what it does
+
+    def _tell(self) -> None:
+        row = self._list.current
+        live = "; taken up while the stage runs" if row.key in LIVE else ""
+        self._doc.update(f"{row.key}: {row.doc}. Takes {row.takes}{live}.")
+        self._effect.set_class(bool(self._refused), "-refused")
+        self._effect.update(self._refused or self._effect_text())
+        self._save.disabled = not self._changes or self._input.display
+
+    def _effect_text(self) -> str:
+        if self._input.display:
+            return "Enter takes the value, Esc leaves it as it was."
+        if not self._changes:
+            return "Enter edits a value. Nothing is changed yet."
+        effect = effect_of(self._plan, self._changes, self._snapshot.stages)
+        lines = []
+        if effect.live:
+            lines.append(f"Taken up at once by the running stage: {', '.join(effect.live)}.")
+        lines.append(f"Becomes STALE: {', '.join(effect.stale)}." if effect.stale else "No output becomes STALE.")
+        if self._budget:
+            lines.append(f"Budget: {self._budget}")
+        lines.append("s saves a new revision, Backspace takes a change back.")
+        return "\n".join(lines)
+
+    async def _ask_budget(self) -> None:
+        effect = effect_of(self._plan, self._changes, self._snapshot.stages)
+        try:
+            view = await self._collector.budget(effect.plan)
+        except Exception as error:  # a host that can't say is no reason not to edit
+            self._budget = f"unknown ({getattr(error, 'message', None) or error})"
+        else:
+            self._budget = self._budget_text(view)
+        self._tell()
+
+    def _budget_text(self, view: BudgetView | None) -> str:
+        if view is None or view.need_bytes is None:
+            return ""
+        words = budget_words(view.need_bytes, view.available_bytes)
+        verdict = {True: " It fits.", False: " It DOES NOT FIT.", None: ""}[view.fits]
+        return f"{words}.{verdict}"
+
+    # ------------------------------------------------------------ leaving
+
+    def on_choice_pressed(self, event: Choice.Pressed) -> None:
+        if event.choice.key == "save":
+            self.action_save()
+        else:
+            self.dismiss(None)
+
+    def action_save(self) -> None:
+        if self._changes and not self._input.display:
+            self.dismiss(self._changes)
+
+    def action_undo(self) -> None:
+        if self._list.has_focus and self._list.current.key in self._changes:
+            self._take({key: value for key, value in self._changes.items() if key != self._list.current.key})
+
+    def action_cancel(self) -> None:
+        if self._input.display:
+            self._refused = ""
+            self._close_input()
+        else:
+            self.dismiss(None)

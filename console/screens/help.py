@@ -1,0 +1,70 @@
+"""All keys, from the table that the bindings are made of."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from console.keys import GROUPS, KEYS
+from console.widgets.ink import Line, fit, pad, text_of
+from console.widgets.panel import Panel
+
+
+def help_lines(width: int) -> list[Line]:
+    """Groups of keys; two columns where there is room for them."""
+    groups = [[((name, "title"),), *(_row(key.shown, key.help) for key in KEYS if key.group == name)] for name in GROUPS]
+    if width < 110:
+        return [fit(line, width) for group in groups for line in (*group, ())][:-1]
+    columns: list[list[Line]] = [[], []]
+    for group in groups:
+        column = min(columns, key=len)
+        column += [*group, ()]
+    half = width // 2
+    rows = max(len(column) for column in columns)
+    out = []
+    for row in range(rows):
+        cells = [fit(column[row] if row < len(column) else (), half) for column in columns]
+        out.append(fit([span for cell in cells for span in cell], width))
+    while out and not text_of(out[-1]).strip():
+        out.pop()
+    return out
+
+
+def _row(shown: str, text: str) -> Line:
+    return ((f"  {pad(shown, 7)}", "key"), (text, "value"))
+
+
+class HelpLines(Panel):
+    """Shows help_lines."""
+
+    FADES = False
+    DEFAULT_CSS = """
+    HelpLines { background: transparent; }
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.styles.height = len(help_lines(width))
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        return help_lines(width)
+
+
+class Help(ModalScreen[None]):
+    """`?`"""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,q", "dismiss", "close", id="help.close", show=False)
+    ]
+
+    def compose(self) -> ComposeResult:
+        width = min(118, self.app.size.width - 4) - 6
+        with VerticalScroll(classes="dialog help") as dialog:
+            dialog.border_title = "keys"
+            yield HelpLines(width)
+            yield Static("Selecting text: hold shift while dragging. Esc closes this.", markup=False, classes="fact")

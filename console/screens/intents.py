@@ -1,0 +1,187 @@
+"""What a key is about to do, told before it is done: from a snapshot to a question with its answers. Pure functions.
+
+The host decides; these texts say what it will be asked and what follows. Nothing here acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console.format import UNKNOWN, duration, full_count, percent, si_bytes
+from console.snapshot import Snapshot, StageView
+from console.widgets.looks import ACTIVE, ENDED_BADLY, active_stage, share_of, stop_clock
+
+STARTABLE = frozenset({"PENDING", "STOPPED"}) | ENDED_BADLY
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One way to go on. `key` is handed back; `danger` colours the button."""
+
+    key: str
+    label: str
+    danger: bool = False
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A question. Cancel is always there and always the default; `typed` must be typed before an answer counts."""
+
+    title: str
+    facts: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    stage: str = ""
+    typed: str = ""
+    danger: bool = False
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is nothing to ask."""
+
+    message: str
+    remedy: str = ""
+
+
+def _offline(snapshot: Snapshot | None) -> Refusal | None:
+    if snapshot is None:
+        return Refusal("No data from the host yet", "wait for the first one")
+    if snapshot.link.state not in {"LIVE", "STALE"}:
+        host = snapshot.host or snapshot.link.host
+        return Refusal(f"Not connected to {host} ({snapshot.link.state})", "R connects now")
+    if not snapshot.stages:
+        return Refusal(f"The host has said nothing about {snapshot.run} yet", "wait for its first answer")
+    return None
+
+
+def start(snapshot: Snapshot | None) -> Intent | Refusal:
+    """`s`. With STALE stages the answers are rerun and keep."""
+    if refused := _offline(snapshot):
+        return refused
+    assert snapshot is not None
+    active = active_stage(snapshot.stages)
+    if active is not None:
+        return Refusal(f"{active.name} is already {active.state}", "x stops it")
+    planned = _planned(snapshot)
+    stale = [stage for stage in planned if stage.stale]
+    todo = [stage for stage in planned if stage.state in STARTABLE]
+    if not todo and not stale:
+        return Refusal(f"Every stage up to {planned[-1].name} is DONE", "e edits the plan")
+    facts = [_going(snapshot, todo)] if todo else []
+    done = [stage.name for stage in planned if stage.state == "DONE" and not stage.stale]
+    if done:
+        facts.append(f"Kept as they are: {', '.join(done)}.")
+    if snapshot.budget is not None and snapshot.budget.fits is False:
+        text = snapshot.budget.text or f"it needs {si_bytes(snapshot.budget.need_bytes)}"
+        facts.append(f"The host will refuse it, because it does not fit the volume: {text}")
+    facts.append(f"{snapshot.host} does the work: this console may be closed at any time.")
+    title = f"Start {snapshot.run}"
+    if not stale:
+        return Intent(title, tuple(facts), (Answer("refuse", "Start"),))
+    reasons = [f"{stage.name} is STALE{': ' + stage.stale_reason if stage.stale_reason else ''}." for stage in stale]
+    rerun = "Rerun makes new outputs for what is STALE and for what depends on it; the old ones stay until they are deleted."
+    keep = "Keep uses the outputs as they are."
+    answers = (Answer("keep", "Keep"), Answer("rerun", "Rerun"))
+    return Intent(title, (*reasons, rerun, keep, *facts), answers)
+
+
+def _planned(snapshot: Snapshot) -> list[StageView]:
+    names = [stage.name for stage in snapshot.stages]
+    last = names.index(snapshot.through) if snapshot.through in names else len(names) - 1
+    return list(snapshot.stages[: last + 1])
+
+
+def _going(snapshot: Snapshot, todo: list[StageView]) -> str:
+    parts = []
+    for stage in todo:
+        target = snapshot.samples_target
+        if stage.name == "generate" and stage.state == "PENDING" and target:
+            parts.append(f"generate ({full_count(target)} samples)")
+        elif stage.state != "PENDING" and stage.resumable:
+            parts.append(f"{stage.name} ({_from_where(stage)})")
+        else:
+            parts.append(stage.name)
+    return f"In this order: {', then '.join(parts)}."
+
+
+def _from_where(stage: StageView) -> str:
+    share = share_of(stage)
+    return "goes on where it ended" if share is None else f"goes on at {percent(share, 1.0)}"
+
+
+def stop(snapshot: Snapshot | None, now_host: float | None = None) -> Intent | Refusal:
+    """`x`. One request; then the stage has its grace."""
+    if refused := _offline(snapshot):
+        return refused
+    assert snapshot is not None
+    active = active_stage(snapshot.stages)
+    if active is None:
+        return Refusal("No stage is at work", "s starts the run")
+    if active.state == "STOPPING":
+        return Refusal(f"{active.name} is already STOPPING {stop_clock(active, now_host)}".rstrip(), "K kills it")
+    grace = active.stop_grace_s
+    after = f" If it has not ended after {duration(grace)}, its processes get SIGTERM, then SIGKILL." if grace else ""
+    facts = (
+        f"{active.name} on {snapshot.host} is asked to stop: it finishes its step, saves, and ends.{after}",
+        "The run then rests, and r resumes it. Nothing that was saved is lost.",
+    )
+    return Intent(f"Stop {active.name}", facts, (Answer("stop", f"Stop {active.name}"),), active.name)
+
+
+def resume(snapshot: Snapshot | None) -> Intent | Refusal:
+    """`r`."""
+    if refused := _offline(snapshot):
+        return refused
+    assert snapshot is not None
+    active = active_stage(snapshot.stages)
+    if active is not None:
+        return Refusal(f"{active.name} is already {active.state}", "x stops it")
+    stage = next((stage for stage in snapshot.stages if stage.resumable and stage.state != "DONE"), None)
+    if stage is None:
+        failed = next((stage for stage in snapshot.stages if stage.state in ENDED_BADLY), None)
+        if failed is not None:
+            return Refusal(f"{failed.name} {failed.state} and can't be resumed", failed.remedy or "s starts it anew")
+        return Refusal("There is nothing to resume", "s starts the run")
+    facts = [f"{stage.name} ({stage.state}) {_from_where(stage)}, with what it has saved{_output(stage)}."]
+    if stage.message:
+        facts.append(f"It had ended with: {stage.message}")
+    later = [other.name for other in _planned(snapshot)[[s.name for s in snapshot.stages].index(stage.name) + 1 :]]
+    if later:
+        facts.append(f"After it: {', '.join(later)}.")
+    return Intent(f"Resume {stage.name}", tuple(facts), (Answer("resume", f"Resume {stage.name}"),), stage.name)
+
+
+def _output(stage: StageView) -> str:
+    if stage.attempt is None or stage.output is None:
+        return ""
+    return f" (attempt {stage.attempt + 1} on output {stage.output})"
+
+
+def kill(snapshot: Snapshot | None) -> Intent | Refusal:
+    """`K`. Its name has to be typed."""
+    if refused := _offline(snapshot):
+        return refused
+    assert snapshot is not None
+    living = ACTIVE | {"LOST"}
+    stage = next((stage for stage in reversed(snapshot.stages) if stage.state in living), None)
+    if stage is None:
+        return Refusal("No stage is at work", "there is nothing to kill")
+    facts = (
+        f"Every process of {stage.name} on {snapshot.host} gets SIGKILL, now.",
+        "What it has not saved since its last checkpoint is lost. x asks it to save and end instead.",
+    )
+    label = f"Kill {stage.name}"
+    return Intent(label, facts, (Answer("kill", label, True),), stage.name, typed=stage.name, danger=True)
+
+
+def leaving(snapshot: Snapshot | None) -> str:
+    """What is said on the terminal after `q`."""
+    if snapshot is None:
+        return "Detached."
+    active = active_stage(snapshot.stages)
+    where = snapshot.host or snapshot.link.host or UNKNOWN
+    if active is not None:
+        return f"Detached. {snapshot.run} keeps going on {where}: {active.name} is {active.state}."
+    if snapshot.link.state != "LIVE":
+        return f"Detached. Whatever runs on {where} keeps going; it was {snapshot.link.state} when this console left."
+    return f"Detached. No stage of {snapshot.run} is at work on {where}."

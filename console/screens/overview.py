@@ -1,0 +1,246 @@
+"""The overview: everything about one run on one screen. It hands plain values to its panels and actions to the collector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.reactive import var
+
+from console.keys import KEYS
+from console.screens.actions import RunActions
+from console.screens.arrangement import LOG_SIZES, Facts
+from console.screens.deck import Deck
+from console.snapshot import Snapshot
+from console.widgets.acceptance import AcceptancePanel, acceptance_of
+from console.widgets.alerts import Alerts, alert_rows, alerts
+from console.widgets.chart.line_chart import LineChart
+from console.widgets.events import Events
+from console.widgets.footer import Footer
+from console.widgets.gpus import Gpus
+from console.widgets.log import Log
+from console.widgets.looks import ACTIVE, CURRENT, active_stage
+from console.widgets.panel import Panel
+from console.widgets.rail import Rail
+from console.widgets.targets import Targets, target_rows
+from console.widgets.truth import Moment, Truth
+
+if TYPE_CHECKING:
+    from console.app import SnapshotSource
+
+TICK_S = 1.0
+
+
+class Overview(RunActions):
+    """Shows one snapshot at a time. While frozen it keeps the newest one back and says how many came."""
+
+    AUTO_FOCUS = None
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            key.keys,
+            f"app.{key.action}" if key.action == "detach" else key.action,
+            key.help,
+            id=key.id,
+            show=False,
+            key_display=key.shown,
+        )
+        for key in KEYS
+    ]
+    snapshot: var[Snapshot | None] = var(None, init=False, always_update=True)
+    """The snapshot on show."""
+
+    def __init__(self, collector: SnapshotSource, clock: Callable[[], float]) -> None:
+        super().__init__(id="overview")
+        self.collector = collector
+        self.clock = clock
+        self.latest: Snapshot | None = None
+        self._arrived = 0.0
+        self._frozen = False
+        self._held_back = 0
+        self._facts = Facts()
+        self.truth = Truth(id="truth")
+        self.rail = Rail(id="rail")
+        self.alerts = Alerts(id="alerts")
+        self.chart = LineChart(id="chart")
+        self.targets = Targets(id="targets")
+        self.gpus = Gpus(id="gpus")
+        self.acceptance = AcceptancePanel(id="acceptance")
+        self.events = Events(id="events")
+        self.log_panel = Log(id="log")
+        self.footer = Footer(id="footer")
+        self.panels: tuple[Panel, ...] = (
+            self.truth,
+            self.rail,
+            self.alerts,
+            self.chart,
+            self.targets,
+            self.gpus,
+            self.acceptance,
+            self.events,
+            self.log_panel,
+            self.footer,
+        )
+        self.deck = Deck(*self.panels)
+
+    def compose(self) -> ComposeResult:
+        yield self.deck
+
+    def on_mount(self) -> None:
+        self.set_interval(TICK_S, self.tick)
+        self.tick()
+
+    # ------------------------------------------------------------ data
+
+    def take(self, snapshot: Snapshot) -> None:
+        """A newer snapshot: shown at once, or held back by a freeze."""
+        self.latest = snapshot
+        self._arrived = self.clock()
+        if self._frozen:
+            self._held_back += 1
+            self.tick()
+        else:
+            self.snapshot = snapshot
+
+    def watch_snapshot(self, snapshot: Snapshot | None) -> None:
+        if snapshot is None:
+            return
+        stale = snapshot.link.state not in CURRENT
+        for panel in self.panels:
+            panel.stale = stale
+        self.rail.show(snapshot.stages, snapshot.through, self.now_host(snapshot))
+        self.chart.show(snapshot.curves)
+        self.targets.show(snapshot)
+        self.gpus.show(snapshot.gpus, snapshot.gpu_note)
+        self.acceptance.show(acceptance_of(snapshot))
+        self.events.show(snapshot.events, self.clock())
+        self.log_panel.show(snapshot.log, snapshot.log_source)
+        self.show_alerts()
+        self.tick()
+        self.ask_about_host_key(snapshot)
+
+    def show_alerts(self) -> None:
+        """Alerts of the snapshot on show and of the last refused action; panels make room for them."""
+        found = alerts(self.snapshot, self.refusal)
+        self.alerts.show(found)
+        snapshot = self.snapshot
+        known = acceptance_of(snapshot) if snapshot is not None else None
+        self._facts = replace(
+            self._facts,
+            gpus=len(snapshot.gpus) if snapshot is not None else 0,
+            alert_rows=alert_rows(found, self.size.width) if found else 0,
+            target_rows=len(target_rows(snapshot)) if snapshot is not None else 3,
+            acceptance=known is not None,
+            rates=len(known.rates) if known is not None else 0,
+            speed=known is not None and known.speed is not None,
+        )
+        self.deck.facts = self._facts
+
+    def on_resize(self, event: Resize) -> None:
+        self.show_alerts()
+
+    def tick(self) -> None:
+        """What changes without news: the clock and the age of the data. A frozen screen still tells the truth about the link."""
+        clock = time.strftime("%H:%M:%S", time.localtime(self.clock()))
+        since = max(0.0, self.clock() - self._arrived) if self.latest is not None else 0.0
+        self.truth.show(self.latest, Moment(since, clock, self._frozen, self._held_back))
+        self.footer.show(self.idle_keys(), self.doing)
+        if self.snapshot is not None and not self._frozen:
+            self.rail.show(self.snapshot.stages, self.snapshot.through, self.now_host(self.snapshot))
+
+    def now_host(self, snapshot: Snapshot) -> float:
+        """Wall seconds on the host, by the skew that the link has measured (host minus this machine)."""
+        return self.clock() + (snapshot.link.skew_s or 0.0)
+
+    def idle_keys(self) -> frozenset[str]:
+        """Keys that have nothing to act on."""
+        snapshot = self.latest
+        if snapshot is None or snapshot.link.state not in {"LIVE", "STALE"}:
+            return frozenset({"run.start", "run.stop", "run.resume", "run.kill", "run.edit"})
+        idle = set()
+        active = active_stage(snapshot.stages)
+        if active is None or active.state == "STOPPING":
+            idle.add("run.stop")
+        if not any(stage.state in ACTIVE | {"LOST"} for stage in snapshot.stages):
+            idle.add("run.kill")
+        if active is not None or not any(stage.resumable and stage.state != "DONE" for stage in snapshot.stages):
+            idle.add("run.resume")
+        if active is not None:
+            idle.add("run.start")
+        return frozenset(idle)
+
+    # ------------------------------------------------------------ looking
+
+    def _arrange(self, **changes: object) -> None:
+        self._facts = replace(self._facts, **changes)  # type: ignore[arg-type]
+        self.deck.facts = self._facts
+
+    def action_zoom(self) -> None:
+        self._arrange(zoom=not self._facts.zoom, log="normal")
+
+    def action_freeze(self) -> None:
+        self._frozen = not self._frozen
+        if not self._frozen:
+            self._held_back = 0
+            if self.latest is not None:
+                self.snapshot = self.latest
+        self.tick()
+
+    def action_back(self) -> None:
+        if self.refusal is not None:
+            self.refusal = None
+            self.show_alerts()
+        elif self._facts.zoom or self._facts.log != "normal":
+            self._arrange(zoom=False, log="normal")
+        else:
+            self.set_focus(None)
+
+    def action_next_view(self) -> None:
+        if not self.chart.next_view():
+            self.say("There is no curve yet")
+
+    def action_log_scale(self) -> None:
+        if not self.chart.toggle_log():
+            self.say("A logarithmic axis needs a positive value")
+
+    def action_x_unit(self) -> None:
+        if not self.chart.toggle_x():
+            self.say("These curves hold no epochs")
+
+    def action_marks(self) -> None:
+        self.chart.next_marks()
+
+    def action_follow(self) -> None:
+        if self.log_panel.has_focus:
+            self.log_panel.follow()
+        else:
+            self.log_panel.focus()
+
+    def _log_size(self, by: int) -> None:
+        place = LOG_SIZES.index(self._facts.log) + by
+        self._arrange(log=LOG_SIZES[min(len(LOG_SIZES) - 1, max(0, place))], zoom=False)
+
+    def action_bigger_log(self) -> None:
+        self._log_size(1)
+
+    def action_smaller_log(self) -> None:
+        self._log_size(-1)
+
+    def action_log_up(self) -> None:
+        self.log_panel.scroll_by(-1)
+
+    def action_log_down(self) -> None:
+        self.log_panel.scroll_by(1)
+
+    def action_log_page_up(self) -> None:
+        self.log_panel.scroll_by(-self.log_panel.page())
+
+    def action_log_page_down(self) -> None:
+        self.log_panel.scroll_by(self.log_panel.page())
+
+    def action_log_end(self) -> None:
+        self.log_panel.follow()

@@ -1,0 +1,39 @@
+"""The last line: the keys that matter now; those that have nothing to act on are faint."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from console.keys import footer_keys
+from console.widgets.ink import Line, Part, fit, join
+from console.widgets.panel import Panel
+
+
+def footer_line(idle: Set[str], doing: str, width: int) -> Line:
+    """`idle` are ids of keys that would do nothing now; `doing` says which action is under way."""
+    parts: list[Part] = []
+    if doing:
+        parts.append((0, [(f"{doing} …", "busy")]))
+    for key in footer_keys():
+        faint = key.id in idle
+        parts.append((key.rank, [(key.shown, "faint" if faint else "key"), (f" {key.hint}", "faint" if faint else "dim")]))
+    return fit([(" ", ""), *join(parts, width - 2, 3 if width >= 96 else 2)], width)
+
+
+class Footer(Panel):
+    """Shows footer_line."""
+
+    FADES = False
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._idle: frozenset[str] = frozenset()
+        self._doing = ""
+
+    def show(self, idle: frozenset[str], doing: str) -> None:
+        if (idle, doing) != (self._idle, self._doing):
+            self._idle, self._doing = idle, doing
+            self.redraw()
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        return [footer_line(self._idle, self._doing, width)]
