@@ -1,0 +1,140 @@
+"""From what was typed to a live link: which run on which host, and the question about a host key that is new.
+
+A verb makes one attempt to connect and says what went wrong; only the console and `logs -f` wait and come back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import difflib
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from console.command.refusal import Refusal
+from console.config import FILE, Config, HostConfig, RunConfig, find_config, load_config
+from remote.errors import HostKeyUnknown, RemoteError
+
+if TYPE_CHECKING:
+    from remote.link import Link
+
+CONNECT_S = 60.0
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A run on a host. `config` is None for HOST:RUN, a run that others described."""
+
+    state: Config
+    host: HostConfig
+    run: str
+    config: RunConfig | None
+
+
+def read_config(args: argparse.Namespace) -> Config:
+    config = load_config(find_config(args.config))
+    if config.path is None:
+        raise Refusal(
+            f"There is no {FILE} here, and none in the user configuration.",
+            "`eagledeck init` writes one to start from; `eagledeck demo` needs none.",
+        )
+    return config
+
+
+def find_run(args: argparse.Namespace) -> Target:
+    """The run that `args.run` names: one of the file, or HOST:RUN. Raises Refusal with the nearest spelling."""
+    config = read_config(args)
+    host, colon, run = str(args.run).partition(":")
+    if colon:
+        return Target(config, find_host(config, host), run, None)
+    found = config.runs.get(args.run)
+    if found is None:
+        near = difflib.get_close_matches(args.run, config.runs, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise Refusal(
+            f"{args.run} is neither a verb nor a run of {config.path}.",
+            f"{hint}Its runs: {', '.join(config.runs) or 'none'}. A run that it doesn't describe is named HOST:RUN.",
+        )
+    return Target(config, config.hosts[found.host], found.name, found)
+
+
+def find_host(config: Config, name: str) -> HostConfig:
+    if name not in config.hosts:
+        raise Refusal(f"{config.path} has no host {name}.", f"Its hosts: {', '.join(config.hosts) or 'none'}.")
+    return config.hosts[name]
+
+
+def make_link(config: Config, host: HostConfig) -> Link:
+    """The link to a host, not yet entered; host keys are pinned in the configuration's state folder."""
+    from remote.hostkeys import HostKeyStore
+    from remote.link import Link
+
+    return Link(host.to_spec(), HostKeyStore(config.state))
+
+
+@asynccontextmanager
+async def connected(config: Config, host: HostConfig, accept_host_key: str | None) -> AsyncIterator[Link]:
+    """A link that is LIVE. Raises RemoteError when it can't be made; an unknown host key is asked about."""
+    from remote.link import Kind
+
+    async with make_link(config, host) as link:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                state = await link.wait_for(Kind.LIVE, Kind.BLOCKED, Kind.BACKOFF)
+        except TimeoutError:
+            raise RemoteError(f"{host.name} did not answer within {CONNECT_S:.0f} s.", "Try again.") from None
+        if isinstance(state.error, HostKeyUnknown):
+            _confirm(state.error, accept_host_key)
+            link.confirm_host_key(state.error.fingerprint)
+            await link.wait_for(Kind.CONNECTING, Kind.BOOTSTRAP, Kind.LIVE)
+            state = await link.wait_for(Kind.LIVE, Kind.BLOCKED, Kind.BACKOFF)
+        if state.kind is not Kind.LIVE:
+            raise state.error or RemoteError(f"{host.name}: {state.message}", state.remedy)
+        yield link
+
+
+def _confirm(error: HostKeyUnknown, accept: str | None) -> None:
+    """Returns when the key may be trusted: named by --accept-host-key, or confirmed at the terminal."""
+    if accept is not None:
+        if accept == error.fingerprint:
+            return
+        raise Refusal(
+            f"{error.name} has the host key {error.fingerprint}, not {accept}.",
+            "Someone may be in between, or the fingerprint is another host's.",
+        )
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refusal(
+            error.message,
+            f"Compare it with what the provider or the host's console shows, then repeat with "
+            f"--accept-host-key {error.fingerprint}",
+        )
+    print(f"{error.name} is new. Its host key is\n\n    {error.kind} {error.fingerprint}\n", file=sys.stderr)
+    print("Compare it with what the provider or the host's console shows.", file=sys.stderr)
+    print("Type yes to trust it from now on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise Refusal("The host key was not trusted; nothing was done.")
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a verb's coroutine; asyncssh's own log goes nowhere near the terminal."""
+    import logging
+
+    logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
+    logging.getLogger("remote").addHandler(logging.NullHandler())
+    return asyncio.run(work)
+
+
+def ask_host(target: Target, accept_host_key: str | None, op: str, **args: Any) -> dict[str, Any]:
+    """One operation of the protocol on the target's host; its result, which is an object."""
+
+    async def work() -> dict[str, Any]:
+        async with connected(target.state, target.host, accept_host_key) as link:
+            reply = await link.request(op, **args)
+            return reply if isinstance(reply, dict) else {"result": reply}
+
+    return run_async(work())

@@ -1,0 +1,132 @@
+"""What the demo runs: its folder, its eagledeck.toml, and parameters that fit a laptop with two cores.
+
+Writes the configuration as text and lets console.config check it like a person's. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST = "container"
+"""What the demo's host is called on screen; it is this machine."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Parameters of a verifier's demo by stage; `samples` is generate.max_samples unless the user names another."""
+
+    run: str
+    samples: int
+    prompts_module: str
+    engine_options: tuple[str, ...]
+    reasoning: bool
+    stages: Mapping[str, Mapping[str, object]]
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "bundled": Recipe(
+        run="demo",
+        samples=640,
+        prompts_module="pipeline.verifier.prompts",
+        engine_options=("--reasoning-parser", "kimi", "--dtype", "bfloat16", "--max-batch", "64"),
+        reasoning=True,
+        stages={
+            "generate": {"max_tokens": 320, "temperature": 0.7, "concurrency": 64},
+            "extract": {"length": 512, "batch_tokens": 8192},
+            "vocab": {"size": 4096},
+            "train": {"epochs": 6, "lr": 2e-3, "batch_tokens": 1024, "length": 512, "checkpoint_every_s": 20},
+            "deploy": {"samples": 48, "max_tokens": 256},
+        },
+    ),
+    "smollm2": Recipe(
+        run="demo-smollm2",
+        samples=1200,
+        prompts_module="pipeline.verifier.smollm2",
+        engine_options=("--reasoning-parser", "none", "--dtype", "bfloat16", "--max-batch", "64"),
+        reasoning=False,
+        stages={
+            "generate": {"max_tokens": 128, "temperature": 0.7, "concurrency": 64},
+            "extract": {"length": 512, "batch_tokens": 4096},
+            "vocab": {"size": 8192},
+            "train": {"epochs": 6, "lr": 2e-3, "batch_tokens": 768, "length": 512, "checkpoint_every_s": 60},
+            "deploy": {"samples": 32, "max_tokens": 128},
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a demo keeps its things. `folder` is one of this machine; what lies under `volume` is the host's."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "eagledeck.toml"
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "server"
+
+    @property
+    def volume(self) -> Path:
+        return self.folder / "volume"
+
+    @property
+    def root(self) -> Path:
+        return self.volume / "eagledeck"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What this demo was asked for: ports and paths are those of the host."""
+
+    recipe: Recipe
+    run: str
+    samples: int
+    verifier: str
+    python: str
+    user: str
+    ssh_port: int
+    engine_port: int
+
+
+def config_text(place: Place, choice: Choice) -> str:
+    """The demo's eagledeck.toml: any command of Eagledeck works with it, `--config` given."""
+    recipe = choice.recipe
+    command = ["{python}", "-m", "pipeline.engine", "--model", "{verifier}", "--host", "{host}", "--port", "{port}"]
+    stages = {name: dict(values) for name, values in recipe.stages.items()}
+    files = f"{place.root}/files/{choice.run}"
+    stages["generate"] |= {"max_samples": choice.samples, "prompts": f"{files}-train.jsonl"}
+    stages["generate"] |= {"service": "engine", "services": ["engine"]}
+    stages["deploy"] |= {"prompts": f"{files}-held-out.jsonl"}
+    tables: dict[str, Mapping[str, object]] = {
+        f"hosts.{HOST}": {
+            "ssh": f"{choice.user}@127.0.0.1:{choice.ssh_port}",
+            "ssh_config": False,
+            "identity": str(place.server / "id_ed25519"),
+            "root": str(place.root),
+            "volume": str(place.volume),
+            "reserve": "200MB",
+            "python": choice.python,
+        },
+        "services.engine": {
+            "command": [*command, *recipe.engine_options],
+            "port": choice.engine_port,
+            "ready_timeout_s": 120,
+        },
+        f"runs.{choice.run}": {"host": HOST, "verifier": choice.verifier, "reasoning": recipe.reasoning},
+        **{f"runs.{choice.run}.{name}": values for name, values in stages.items()},
+    }
+    lines = ["# Written by `eagledeck demo`; the port changes each time it starts.", "version = 1", 'state = "."']
+    for name, values in tables.items():
+        lines += [
+            "",
+            f"[{name}]",
+            *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()),
+        ]
+    return "\n".join(lines) + "\n"
