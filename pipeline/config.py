@@ -1,6 +1,6 @@
-"""The plan of a run: which verifier and volume, and every stage's and service's parameters, typed and checked.
+"""The plan of a run: verifier, volume, and every stage's and service's parameters, typed and checked.
 
-`Plan.from_json` is strict: a wrong key, type or value is a ConfigError that names the key, the value and what is allowed.
+`Plan.from_json` is strict: a wrong key, type or value is a ConfigError naming key, value and what is allowed.
 Standard library only, Python >= 3.9. Imports only pipeline.fields.
 """
 
@@ -321,14 +321,14 @@ def check(plan: Plan) -> None:
     ports: dict[int, str] = {}
     for name, server in plan.services.items():
         if not server.command:
-            refuse(f"services.{name}.command", [], "a service needs a command", 'Such as ["vllm", "serve", "{verifier}"]')
+            refuse(f"services.{name}.command", [], "a service needs one", 'Such as ["vllm", "serve", "{verifier}"]')
         if server.port and server.port in ports:
             refuse(f"services.{name}.port", server.port, f"{ports[server.port]} has it too", "Give each its own port")
         ports[server.port] = name
 
 
 def set_value(plan: Plan, key: str, value: object) -> Plan:
-    """The plan with one key changed: `STAGE.PARAM`, `STAGE.gpus`, `services.NAME.port`, `through`, `volume.reserve_bytes`, …
+    """The plan with one key changed: `STAGE.PARAM`, `STAGE.gpus`, `services.NAME.port`, `through`, `verifier.path`, …
 
     A str is taken as typed by a person (`10000`, `3TB`, `0,1`), anything else as JSON. Raises ConfigError.
     """

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 DATA, TARGET, HOW = "data", "target", "how"
-"""Role of a parameter: DATA shapes what is produced (part of the fingerprint, fixed for an output), TARGET says how much
-(part of the fingerprint, may change when an output is continued), HOW changes nothing in the result."""
+"""Role of a parameter: DATA shapes the output (part of its fingerprint, fixed while it is made), TARGET says how much
+(part of the fingerprint, may change when the output is continued), HOW changes nothing in the result."""
 
 
 class ConfigError(Exception):
@@ -39,7 +39,10 @@ def spec(
     high: float | None = None,
     choices: Sequence[str] = (),
 ) -> Any:
-    """A dataclass field with its kind (int, float, size, str, choice, bool, flag (bool or null), words, gpus, env), bounds (inclusive) and meaning."""
+    """A dataclass field: its kind, bounds (inclusive) and meaning.
+
+    Kinds: int, float, size, str, choice, bool, flag (bool or null), words, gpus, env.
+    """
     metadata = {"kind": kind, "doc": doc, "role": role, "low": low, "high": high, "choices": tuple(choices)}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=dict, metadata=metadata)

@@ -22,6 +22,7 @@ from pipeline.rundir.lineage import (
     stale,
 )
 from pipeline.rundir.locks import Lock, held, held_here
+from pipeline.rundir.locktest import try_locks
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import valid_name
 from pipeline.rundir.start import new_attempt, refuse_while_living, resume_refusal
@@ -67,6 +68,7 @@ __all__ = [
     "runs",
     "stale",
     "status",
+    "try_locks",
     "valid_name",
     "write_bytes",
     "write_checkpoint",

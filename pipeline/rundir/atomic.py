@@ -1,15 +1,17 @@
 """Whole files replaced in one step: the old one or the new one is there, never half of one.
 
-Temp in the same folder (mode 0600), write all, fsync, rename, fsync folder. A short write or a full volume raises OSError,
-removes the temp and leaves the old file as it was. Standard library only.
+Temp in the same folder (mode 0600), write all, fsync, rename, fsync folder. A short write or a full volume raises
+OSError, removes the temp and leaves the old file as it was. Standard library only.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ TEMPORARY = ".tmp-"
 """Part of every temporary name; whatever carries it is worthless once its writer is gone."""
 
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def temporary(path: Path) -> Path:
@@ -25,7 +29,7 @@ def temporary(path: Path) -> Path:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte; a write may be short (a nearly full volume, a signal)."""
+    """Write every byte; a write may be short (a nearly full volume, a signal). Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -49,7 +53,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Replace `path` durably by the JSON of `obj`. Raises OSError, or ValueError for NaN and infinities."""
+    """Replace `path` durably by the JSON of `obj`, NaN and infinities as null. Raises OSError."""
     write_bytes(path, encode(obj))
 
 
@@ -58,27 +62,64 @@ def write_json_fast(path: Path, obj: Any) -> None:
     _replace(Path(path), encode(obj), durable=False)
 
 
+def write_new(path: Path, data: bytes) -> bool:
+    """Create `path` durably with all its bytes, unless it is there already (then False). Raises OSError."""
+    temp = _filled(path, data, durable=True)
+    try:
+        os.link(temp, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # without hard links a reader may meet the file while it is being written; readers pass over broken JSON
+        return _create(path, data)
+    finally:
+        os.unlink(temp)
+    fsync_folder(path.parent)
+    return True
+
+
 def encode(obj: Any) -> bytes:
-    return (json.dumps(obj, ensure_ascii=False, allow_nan=False, indent=1) + "\n").encode("utf-8", "surrogatepass")
+    """JSON as it stands in a file; lone surrogates become escapes, NaN and infinities null."""
+    text = json.dumps(finite(obj), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
+def finite(value: Any) -> Any:
+    """The value with NaN and infinities, which JSON lacks, replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None when there is no file, or none that holds an object (a power cut can empty it)."""
+    """The JSON object in a file; None when there is no such file or it holds none (a power cut can empty it).
+
+    Follows no link. Raises PermissionError and other trouble of the volume.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with os.fdopen(fd, "rb") as file:
-        data = file.read()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
     try:
-        obj = json.loads(data)
-    except ValueError:
+        with os.fdopen(fd, "rb") as file:
+            obj = json.loads(file.read())
+    except (ValueError, RecursionError, IsADirectoryError):
         return None
     return obj if isinstance(obj, dict) else None
 
 
 def replace_link(path: Path, target: str) -> None:
-    """Point the symbolic link `path` at `target` (relative), in one step and durably."""
+    """Point the symbolic link `path` at `target` (relative), in one step and durably. Raises OSError."""
     path = Path(path)
     temp = temporary(path)
     os.symlink(target, temp)
@@ -91,8 +132,20 @@ def replace_link(path: Path, target: str) -> None:
 
 
 def _replace(path: Path, data: bytes, durable: bool) -> None:
+    temp = _filled(path, data, durable)
+    try:
+        os.replace(temp, path)
+    except OSError:
+        os.unlink(temp)
+        raise
+    if durable:
+        fsync_folder(path.parent)
+
+
+def _filled(path: Path, data: bytes, durable: bool) -> Path:
+    """A temporary file beside `path` with all the bytes; nothing is left of it when that fails."""
     temp = temporary(path)
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(temp, _CREATE, 0o600)
     try:
         try:
             write_all(fd, data)
@@ -101,12 +154,24 @@ def _replace(path: Path, data: bytes, durable: bool) -> None:
         finally:
             # close() reports what NFS and quotas refuse late
             os.close(fd)
-        os.replace(temp, path)
     except BaseException:
-        try:
-            os.unlink(temp)
-        except FileNotFoundError:
-            pass
+        os.unlink(temp)
         raise
-    if durable:
-        fsync_folder(path.parent)
+    return temp
+
+
+def _create(path: Path, data: bytes) -> bool:
+    try:
+        fd = os.open(path, _CREATE, 0o600)
+    except FileExistsError:
+        return False
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+    fsync_folder(path.parent)
+    return True

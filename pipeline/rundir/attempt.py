@@ -1,19 +1,18 @@
 """One execution of a stage, `attempts/000N`: its specification, state, progress, requests and how it ended.
 
-Writers: spec.json whoever starts it, state.json and exit.json the supervisor (or a stage that runs alone), progress.json
-and outcome.json the stage, control/ anybody.
+Writers: spec.json whoever starts it, state.json and exit.json the supervisor (or a stage that runs alone),
+progress.json and outcome.json the stage, control/ anybody.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.rundir.atomic import fsync_folder, read_json, temporary, write_all, write_json, write_json_fast
+from pipeline.rundir.atomic import encode, read_json, write_json, write_json_fast, write_new
 from pipeline.rundir.errors import RunError
 from pipeline.rundir.identity import alive, incarnation
 from pipeline.rundir.output import Output
@@ -51,7 +50,7 @@ class Attempt:
         return self.stage.output(number)
 
     def state(self) -> dict[str, Any]:
-        """phase, incarnation, supervisor, main, members ({"pid","start"} each), started, wall, mono. {} before the start."""
+        """phase, incarnation, supervisor, main, members ({"pid","start"}), started, wall, mono; {} before the start."""
         return read_json(self.path / "state.json") or {}
 
     def write_state(self, **fields: Any) -> dict[str, Any]:
@@ -80,7 +79,7 @@ class Attempt:
         write_json_fast(self.path / "progress.json", progress)
 
     def outcome(self) -> dict[str, Any] | None:
-        """What the stage itself wrote last: result, message, remedy, resumable, ended. None when it didn't get that far."""
+        """What the stage itself wrote last: result, message, remedy, resumable, ended. None: it didn't get that far."""
         return read_json(self.path / "outcome.json")
 
     def write_outcome(self, result: str, message: str = "", remedy: str = "", resumable: bool = True) -> None:
@@ -111,25 +110,12 @@ class Attempt:
         write_json(self.path / "exit.json", {**record, "remedy": remedy, "ended": time.time(), **more})
 
     def request(self, kind: str, by: str) -> bool:
-        """Leave a request, `control/stop`, `checkpoint` or `kill` (for the supervisor). False when it was there already."""
+        """Leave a request: control/stop, checkpoint, or kill (for the supervisor). False when it was there already."""
         if kind not in REQUESTS:
             raise ValueError(f"request {kind!r} is none of {REQUESTS}")
         folder = self.path / "control"
         folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / kind
-        temp = temporary(path)
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            write_all(fd, json.dumps({"by": by, "t": time.time()}).encode() + b"\n")
-            # a link, not a rename: the first request keeps its time and its author
-            os.link(temp, path)
-        except FileExistsError:
-            return False
-        finally:
-            os.close(fd)
-            os.unlink(temp)
-        fsync_folder(folder)
-        return True
+        return write_new(folder / kind, encode({"by": by, "t": time.time()}))
 
     def requested(self, kind: str) -> dict[str, Any] | None:
         """Who asked and when ({"by","t"}), or None."""
@@ -153,12 +139,8 @@ class Attempt:
         state = self.state()
         if state.get("incarnation") != incarnation():
             return []
-        remembered = [state.get("supervisor"), state.get("main"), *(state.get("members") or [])]
-        found = []
-        for entry in remembered:
-            if isinstance(entry, (list, tuple)) and len(entry) == 2:
-                entry = {"pid": entry[0], "start": entry[1]}
-            if isinstance(entry, dict) and isinstance(entry.get("pid"), int):
-                if entry["pid"] not in found and alive(entry["pid"], entry.get("start")):
-                    found.append(entry["pid"])
-        return found
+        members = state.get("members")
+        remembered = [state.get("supervisor"), state.get("main"), *(members if isinstance(members, list) else [])]
+        pairs = [(entry.get("pid"), entry.get("start")) for entry in remembered if isinstance(entry, dict)]
+        found = [pid for pid, start in pairs if isinstance(pid, int) and alive(pid, start)]
+        return sorted(set(found))

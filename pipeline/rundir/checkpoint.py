@@ -1,7 +1,8 @@
 """Checkpoints: a folder that is whole or not there.
 
-Written under a temporary name, every file fsynced and listed with size and sha256 in manifest.json, then renamed; `latest`
-points at it. A reader takes the newest folder whose manifest holds. Older ones go only once the new one is complete.
+Written under a temporary name, every file fsynced and listed with size and sha256 in manifest.json, then renamed; then
+`latest` points at it. A reader takes the newest folder whose manifest holds. Older ones go only once the new one is
+complete. One writer a folder.
 """
 
 from __future__ import annotations
@@ -10,46 +11,47 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from pipeline.rundir.atomic import TEMPORARY, fsync_folder, read_json, replace_link, temporary, write_json
 from pipeline.rundir.errors import RunError
 from pipeline.rundir.paths import valid_name
 
 MANIFEST, LATEST = "manifest.json", "latest"
-_REPLACED = ".old-"
+_REPLACED = ".replaced"
 
 
 def write_checkpoint(parent: Path, name: str, writer: Callable[[Path], None], meta: dict[str, Any], keep: int) -> Path:
     """Let `writer` fill a fresh folder and publish it as `parent/name`; returns that path.
 
-    `meta` goes into the manifest. The `keep` newest checkpoints stay, and those that a link in `parent` (such as `best`) points at.
-    Raises OSError (full volume) with everything there was before intact, RunError for a bad name.
+    `meta` goes into the manifest. The `keep` newest checkpoints stay, and those that a link in `parent` (such as
+    `best`) points at. Raises what `writer` raises and OSError (full volume), with everything that was there before
+    intact; RunError for a bad name, or when the writer made links.
     """
     if not valid_name(name) or name == LATEST or keep < 1:
         raise RunError(f"{name!r} can't be the name of a checkpoint", "Use a name such as step-000100")
     parent = Path(parent)
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _sweep(parent)
-    order = max((_order(path) for path in _folders(parent)), default=0) + 1
-    build = temporary(parent / name)
+    _tidy(parent)
+    order = max((_order(path) for path in _checkpoints(parent)), default=0) + 1
+    build, final, aside = temporary(parent / name), parent / name, parent / f".{name}{_REPLACED}"
     build.mkdir(mode=0o700)
     try:
         writer(build)
-        files = {str(path.relative_to(build)): _sealed(path) for path in _files(build)}
+        files = {path.relative_to(build).as_posix(): _sealed(path) for path in _files(build)}
         for folder, _, _ in os.walk(build, topdown=False):
             fsync_folder(Path(folder))
         manifest = {"schema": 1, "name": name, "order": order, "created": time.time(), "meta": meta, "files": files}
         write_json(build / MANIFEST, manifest)
-        final = parent / name
         if final.exists():
-            # the step was reached once more; the old folder stays readable under its hidden name until the new one is there
-            os.rename(final, parent / f".{name}{_REPLACED}{order}")
+            # the step was reached once more: the old folder can still be found until the new one has its name
+            os.rename(final, aside)
         os.rename(build, final)
     except BaseException:
         shutil.rmtree(build, ignore_errors=True)
+        _tidy(parent)
         raise
     fsync_folder(parent)
     replace_link(parent / LATEST, name)
@@ -59,7 +61,7 @@ def write_checkpoint(parent: Path, name: str, writer: Callable[[Path], None], me
 
 def latest_checkpoint(parent: Path) -> Path | None:
     """The newest checkpoint whose manifest holds (every file there with its size and sha256); None without one."""
-    for path in sorted(_folders(Path(parent)), key=_order, reverse=True):
+    for path in sorted(_checkpoints(Path(parent)), key=_order, reverse=True):
         if holds(path):
             return path
     return None
@@ -75,7 +77,7 @@ def checkpoint_meta(path: Path) -> dict[str, Any]:
 
 
 def holds(path: Path) -> bool:
-    """Whether the folder is exactly what its manifest says."""
+    """Whether every file that the manifest lists is there with its size and sha256."""
     manifest = read_json(path / MANIFEST)
     files = manifest.get("files") if manifest else None
     if not isinstance(files, dict):
@@ -88,18 +90,18 @@ def holds(path: Path) -> bool:
         return False
 
 
-def _folders(parent: Path) -> list[Path]:
-    """Finished folders, those that are being replaced included."""
+def _checkpoints(parent: Path) -> list[Path]:
+    """Folders that carry a manifest, one that is being replaced included; anything else isn't ours to touch."""
     try:
-        entries = list(os.scandir(parent))
+        with os.scandir(parent) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return [
-        Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False) and TEMPORARY not in entry.name
-    ]
+    return [path for path in folders if TEMPORARY not in path.name and _order(path)]
 
 
 def _order(path: Path) -> int:
+    """Place in the order of writing, from 1; 0 when the folder has no readable manifest."""
     manifest = read_json(path / MANIFEST)
     order = manifest.get("order") if manifest else None
     return order if isinstance(order, int) else 0
@@ -107,21 +109,20 @@ def _order(path: Path) -> int:
 
 def _files(folder: Path) -> Iterator[Path]:
     for where, folders, names in os.walk(folder):
-        for name in sorted(names + folders):
+        for name in sorted(folders + names):
             path = Path(where) / name
             if path.is_symlink():
                 raise RunError(f"{path} is a link", "A checkpoint holds plain files only")
-            if name in names and name != MANIFEST:
+            if name in names:
                 yield path
 
 
 def _sealed(path: Path) -> dict[str, Any]:
-    """Size and sha256 of a file that is now on the disk."""
-    digest = _digest(path)
+    """Size and sha256 of a file that is on the disk now."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
-        return {"bytes": os.fstat(fd).st_size, "sha256": digest}
+        return {"bytes": os.fstat(fd).st_size, "sha256": _digest(path)}
     finally:
         os.close(fd)
 
@@ -129,33 +130,39 @@ def _sealed(path: Path) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while True:
-            block = file.read(1 << 20)
-            if not block:
-                return digest.hexdigest()
+        for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
+    return digest.hexdigest()
 
 
-def _sweep(parent: Path) -> None:
-    """Remove what a killed writer left, unless it is all there is of a checkpoint."""
+def _tidy(parent: Path) -> None:
+    """Remove what a killed writer left half done; a replaced folder whose replacement never came gets its name back."""
     for entry in list(os.scandir(parent)):
+        path = Path(entry.path)
         if TEMPORARY in entry.name:
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
+                shutil.rmtree(path)
             else:
-                os.unlink(entry.path)
+                path.unlink()
+        elif entry.name.startswith(".") and entry.name.endswith(_REPLACED):
+            final = parent / entry.name[1 : -len(_REPLACED)]
+            if final.exists():
+                _remove(path)
+            else:
+                os.rename(path, final)
 
 
 def _prune(parent: Path, keep: int) -> None:
     linked = {os.readlink(entry.path) for entry in os.scandir(parent) if entry.is_symlink()}
-    folders = sorted(_folders(parent), key=_order, reverse=True)
-    kept = 0
-    for path in folders:
-        replaced = path.name.startswith(".") and _REPLACED in path.name
-        if not replaced and (kept < keep or path.name in linked):
-            kept += 1
-            continue
-        # renamed first, so that a crash halfway leaves no folder that looks like a checkpoint
-        doomed = temporary(path)
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+    newest = sorted(_checkpoints(parent), key=_order, reverse=True)
+    replaced = [path for path in newest if path.name.startswith(".")]
+    named = [path for path in newest if path not in replaced]
+    for path in replaced + [path for path in named[keep:] if path.name not in linked]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Renamed first, so that a crash halfway leaves nothing that looks like a checkpoint."""
+    doomed = temporary(path)
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)

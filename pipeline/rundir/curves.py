@@ -25,8 +25,8 @@ def joined_metrics(stage: StageDir, output: Output) -> list[dict[str, Any]]:
 def iter_metrics(stage: StageDir, output: Output) -> Iterator[dict[str, Any]]:
     """Rows {"t", "step", "epoch"?, name: number…} of an output's attempts in order.
 
-    An attempt that resumes begins with {"resume_step": N}: rows of earlier attempts after step N were lost with the crash
-    and done again, so they are left out. Torn tails and rows without a step are passed over.
+    An attempt that resumes begins with {"resume_step": N}: what earlier attempts did after step N was lost and done
+    again, so it is left out. Torn tails and rows without a step are passed over.
     """
     attempts = [attempt for attempt in map(stage.attempt, stage.attempts()) if _writes_to(attempt, output.number)]
     cuts, cut = [], math.inf

@@ -1,7 +1,7 @@
-"""Who a process is and which life of host and container this is, so that a remembered pid is never mistaken for another.
+"""Who a process is, and which life of the host this is, so that a remembered pid is never mistaken for another.
 
-Linux reads /proc. Elsewhere (macOS) `ps` and `sysctl` answer: start times then have seconds, and there are no namespaces.
-Standard library only.
+Linux reads /proc. Elsewhere (macOS) `ps` and `sysctl` answer: start times are in seconds then, and there are no
+namespaces. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,39 +1,34 @@
-"""JSON lines: one writer a file, one write a line; a torn tail is cut when a writer comes back, and ignored by readers.
+"""JSON lines: one writer a file, one write a line; a writer that comes back cuts a torn tail, readers pass over it.
 
 Standard library only. Imports rundir.atomic.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir.atomic import write_all
+from pipeline.rundir.atomic import finite, write_all
 
 _BLOCK = 1 << 16
 
 
 def repair_tail(path: Path) -> int:
-    """Cut what a crash left of a last line (no newline, or no JSON) and return the bytes cut. No file: 0."""
+    """Cut what a crash left of the last line (no newline, or no JSON object); returns the bytes cut, 0 without a file.
+
+    Only the file's writer may call it. Raises OSError.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return 0
     try:
-        size = end = os.fstat(fd).st_size
-        while end:
-            newline = _last_newline(fd, end)
-            if newline == end - 1:
-                start = _last_newline(fd, newline) + 1
-                if _row(os.pread(fd, newline - start, start)) is not None:
-                    break
-                end = start
-            else:
-                end = newline + 1
+        size = os.fstat(fd).st_size
+        end = _end_of_good_lines(fd, size)
         if end != size:
             os.ftruncate(fd, end)
             os.fsync(fd)
@@ -43,7 +38,7 @@ def repair_tail(path: Path) -> int:
 
 
 class JsonLines:
-    """The one writer of a JSON lines file. Opening it cuts a torn tail; `durable` fsyncs every line."""
+    """The one writer of a JSON lines file. Opening it cuts a torn tail (`cut` bytes); `durable` fsyncs every line."""
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self.durable = Path(path), durable
@@ -59,13 +54,19 @@ class JsonLines:
             if self.durable:
                 os.fsync(self._fd)
         except OSError:
-            os.ftruncate(self._fd, before)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)
             raise
 
+    def sync(self) -> None:
+        """Make the lines so far durable. Raises OSError."""
+        os.fsync(self._fd)
+
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Twice is fine. Raises OSError, for what NFS and quotas refuse late."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> JsonLines:
         return self
@@ -75,16 +76,16 @@ class JsonLines:
 
 
 def encode_line(obj: Mapping[str, Any]) -> bytes:
-    """One line, newline included. NaN and infinities, which JSON lacks, become null."""
+    """One line, newline included. NaN and infinities, which JSON lacks, become null; lone surrogates become escapes."""
     try:
         text = json.dumps(obj, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_finite(obj), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(finite(obj), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def iter_jsonl(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Rows from byte `offset` (the start of a line) with the offset after each; one line in memory at a time.
+    """Rows from byte `offset` (the start of a line), each with the offset after it; one line in memory at a time.
 
     An unterminated tail is left for the next call, lines that hold no JSON object are passed over. No file: nothing.
     """
@@ -104,25 +105,40 @@ def iter_jsonl(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], in
 
 
 def read_jsonl(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """The rows from byte `offset` on and the offset to go on from. A file shorter than `offset` was replaced: read anew."""
+    """The rows from byte `offset` on, and the offset to go on from. A file shorter than `offset` is read anew."""
     try:
         size = os.stat(path, follow_symlinks=False).st_size
     except FileNotFoundError:
         return [], 0
-    if offset > size:
-        offset = 0
+    reached = offset if offset <= size else 0
     rows: list[dict[str, Any]] = []
-    for row, offset in iter_jsonl(path, offset):
+    for row, after in iter_jsonl(path, reached):
         rows.append(row)
-    return rows, offset
+        reached = after
+    return rows, reached
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
+
+
+def _end_of_good_lines(fd: int, size: int) -> int:
+    """Offset after the last line that is terminated and holds a JSON object."""
+    end = size
+    while end:
+        newline = _last_newline(fd, end)
+        if newline < end - 1:
+            end = newline + 1
+            continue
+        start = _last_newline(fd, newline) + 1
+        if _row(os.pread(fd, newline - start, start)) is not None:
+            break
+        end = start
+    return end
 
 
 def _last_newline(fd: int, end: int) -> int:
@@ -134,13 +150,3 @@ def _last_newline(fd: int, end: int) -> int:
             return start + found
         end = start
     return -1
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import STAGES, ConfigError, Plan, set_values
-from pipeline.rundir.atomic import encode, fsync_folder, read_json, replace_link, temporary, write_all, write_json
+from pipeline.rundir.atomic import encode, fsync_folder, read_json, replace_link, temporary, write_json, write_new
 from pipeline.rundir.attempt import Attempt
 from pipeline.rundir.errors import PlanConflict, RunError
 from pipeline.rundir.output import Output
@@ -103,7 +103,7 @@ class RunDir:
         return sorted(number for number in found if number is not None)
 
     def plan(self, revision: int | None = None) -> Plan:
-        """The newest readable revision, or the one asked for. Raises RunError when there is none, or it is from a newer one."""
+        """The newest readable revision, or the one asked for. Raises RunError: none there, or one this can't read."""
         for number in [revision] if revision is not None else reversed(self.plans()):
             path = numbered(self.path / "plan", number, ".json")
             raw = read_json(path)
@@ -119,8 +119,8 @@ class RunDir:
     def write_plan(self, plan: Plan, note: str) -> Plan:
         """Write the next revision and return it as written.
 
-        A plan that was read from the run (revision > 0) must still be the newest, or else PlanConflict (a RunError) is raised:
-        nobody's change is overwritten unseen. Raises OSError on a full volume.
+        A plan that was read from the run (revision > 0) must still be the newest, or else PlanConflict (a RunError) is
+        raised: nobody's change is overwritten unseen. Raises OSError on a full volume.
         """
         folder = self.path / "plan"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -132,7 +132,7 @@ class RunDir:
                     "Look at the new plan and make the change again",
                 )
             new = dataclasses.replace(plan, revision=newest + 1, created=time.time(), note=note)
-            if _place(numbered(folder, newest + 1, ".json"), encode(new.to_json())):
+            if write_new(numbered(folder, newest + 1, ".json"), encode(new.to_json())):
                 return new
 
     def change_plan(self, changes: Mapping[str, object], note: str) -> Plan:
@@ -146,9 +146,11 @@ class RunDir:
                 continue
 
     def stage(self, name: str) -> StageDir:
-        """The folder of a stage. Raises RunError for an unknown name."""
+        """The folder of a stage. Raises RunError for an unknown name, or a link out of the run."""
         if name not in STAGES:
             raise RunError(f"There is no stage {name!r}", "Stages are " + ", ".join(STAGES))
+        for part in ("", "attempts", "out"):
+            stay_inside(self.path, self.path / name / part)
         return StageDir(self.path / name, self)
 
 
@@ -201,31 +203,24 @@ class StageDir:
         return numbers(self.path / "out")
 
     def output(self, number: int) -> Output:
-        """Output `number`. Raises RunError when it isn't there or is a link out of the run."""
-        path = numbered(self.path / "out", number)
-        if not path.is_dir():
-            raise RunError(
-                f"{self.run.name}/{self.stage} has no output {number}", "It may have been reclaimed; restart"
-            )
-        stay_inside(self.run.path, path)
-        return Output(path, self)
+        """Output `number`. Raises RunError when it isn't there."""
+        if number not in self.outputs():
+            raise RunError(f"{self.run.name}/{self.stage} has no output {number}", "Restart the stage to make one")
+        return Output(numbered(self.path / "out", number), self)
 
     def current(self) -> Output | None:
         """The output that counts, of this run (borrowing: lineage.counting_output); None when there is none."""
+        link, remedy = self.path / "current", "Link it to an output of the stage, such as out/0001"
         try:
-            target = os.readlink(self.path / "current")
+            target = os.readlink(link)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError:
-            raise RunError(
-                f"{self.path / 'current'} is no link", "Link it to the output that counts (out/0001)"
-            ) from None
+            raise RunError(f"{link} is no link", remedy) from None
         folder, _, name = target.partition("/")
         number = number_of(name) if folder == "out" else None
         if number is None:
-            raise RunError(
-                f"{self.path / 'current'} points at {target}", "Link it to an output of the stage (out/0001)"
-            )
+            raise RunError(f"{link} points at {target}", remedy)
         return self.output(number) if number in self.outputs() else None
 
     def point_current(self, output: Output) -> None:
@@ -248,22 +243,3 @@ class StageDir:
         from pipeline.rundir.start import new_attempt
 
         return new_attempt(self, restart=restart, argv=argv, cwd=cwd, python=python, by=by)
-
-
-def _place(path: Path, data: bytes) -> bool:
-    """Put a new whole file at `path`; False when the name is taken already."""
-    temp = temporary(path)
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.link(temp, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(temp)
-    fsync_folder(path.parent)
-    return True

@@ -1,4 +1,4 @@
-"""Which output a stage reads, which parameters shape what it makes, and whether what it made is still what the plan asks for.
+"""Which output a stage reads, what shapes the output it makes, and whether that is still what the plan asks for.
 
 Imports pipeline.config and rundir.layout. Nothing here reruns or deletes anything.
 """
@@ -6,9 +6,12 @@ Imports pipeline.config and rundir.layout. Nothing here reruns or deletes anythi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pipeline.config import STAGES, DeployParams, Plan
@@ -30,6 +33,9 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
 _VERIFIED = ("generate", "extract", "deploy")
 """Stages that load the verifier themselves; vocab and train know it only through their inputs."""
 
+_FILES = ("prompts",)
+"""Parameters that name a file whose content shapes the output."""
+
 
 def inputs_needed(plan: Plan, stage: str) -> tuple[str, ...]:
     """The stages whose outputs this one reads under a plan."""
@@ -40,7 +46,7 @@ def inputs_needed(plan: Plan, stage: str) -> tuple[str, ...]:
 
 
 def shaping_params(plan: Plan, stage: str) -> dict[str, Any]:
-    """The parameters that shape a stage's output, without those that only say how it is made (threads, concurrency, …)."""
+    """The parameters that shape a stage's output, without those that only say how it is made (threads, …)."""
     params = plan.params(stage)
     shaping = {
         item.name: getattr(params, item.name) for item in dataclasses.fields(params) if item.metadata["role"] != HOW
@@ -50,9 +56,10 @@ def shaping_params(plan: Plan, stage: str) -> dict[str, Any]:
     return shaping
 
 
-def targets(stage_params: Any) -> frozenset[str]:
+def targets(plan: Plan, stage: str) -> frozenset[str]:
     """Names of the parameters that say how much; an output may be continued with other values of them."""
-    return frozenset(item.name for item in dataclasses.fields(stage_params) if item.metadata["role"] == TARGET)
+    fields = dataclasses.fields(plan.params(stage))
+    return frozenset(item.name for item in fields if item.metadata["role"] == TARGET)
 
 
 def fingerprint(obj: Any) -> str:
@@ -65,6 +72,19 @@ def fingerprint_params(plan: Plan, stage: str) -> str:
     return fingerprint(shaping_params(plan, stage))
 
 
+def files_of(plan: Plan, stage: str) -> dict[str, dict[str, Any]]:
+    """The files that shape a stage's output, by parameter: path, bytes, mtime_ns, sha256; missing ones are left out."""
+    found = {}
+    for name in _FILES:
+        value = getattr(plan.params(stage), name, "")
+        info = _stat(value) if value else None
+        if info is not None:
+            size, changed = info
+            digest = _digest(value, size, changed)
+            found[name] = {"path": value, "bytes": size, "mtime_ns": changed, "sha256": digest}
+    return found
+
+
 def lender(run: RunDir, stage: str, plan: Plan) -> StageDir | None:
     """The other run's stage that `from_run` borrows from; None without one. Raises RunError when it isn't there."""
     wanted = plan.stages[stage].from_run
@@ -75,16 +95,18 @@ def lender(run: RunDir, stage: str, plan: Plan) -> StageDir | None:
         raise RunError(f"{stage}.from_run = {show(wanted)} names no output", f"It takes RUN/{stage}")
     if other == run.name:
         raise RunError(f"{run.name} can't borrow {stage} from itself", f"Set {stage}.from_run to another run, or empty")
-    path = run.root / other
-    stay_inside(run.root, path)
+    stay_inside(run.root, run.root / other)
     try:
-        return RunDir.open(path).stage(stage)
+        return RunDir.open(run.root / other).stage(stage)
     except RunError as error:
-        raise RunError(f"{stage}.from_run = {show(wanted)}: {error.message}", "Name a run of this root") from None
+        raise RunError(f"{stage}.from_run = {show(wanted)}: {error.message}", "Name a run of the same root") from None
 
 
 def counting_output(run: RunDir, stage: str, plan: Plan | None = None) -> Output | None:
-    """The output of a stage that counts, borrowed ones included (a lender may borrow too). None when there is none yet."""
+    """The output of a stage that counts, borrowed ones included (a lender may borrow too); None when there is none yet.
+
+    Raises RunError when the lender isn't there, or runs borrow in a circle.
+    """
     seen: list[str] = []
     holder, plan = run, plan or run.plan()
     while True:
@@ -104,10 +126,14 @@ def inputs_of(run: RunDir, stage: str, plan: Plan | None = None) -> dict[str, Ou
     found = {}
     for name in inputs_needed(plan, stage):
         output = counting_output(run, name, plan)
-        if output is None:
-            raise RunError(f"{stage} needs the output of {name}, and there is none yet", _how_to_get(stage, name))
-        if not output.complete:
-            raise RunError(f"{stage} needs {output.name()}, which isn't complete", _how_to_get(stage, name))
+        if output is None or not output.complete:
+            what = (
+                f"an output of {name}, and there is none yet" if output is None else f"{output.name()} to be complete"
+            )
+            remedy = f'Run {name} first, or borrow it with {name}.from_run = "RUN/{name}"'
+            if stage == "deploy" and name == "generate":
+                remedy += ", or give deploy.prompts"
+            raise RunError(f"{stage} needs {what}", remedy)
         found[name] = output
     return found
 
@@ -118,13 +144,14 @@ def input_record(output: Output) -> dict[str, Any]:
 
 
 def recorded_inputs(run: RunDir, output: Output) -> dict[str, Output]:
-    """The very outputs an output was begun with, fingerprints checked. Raises RunError when one is gone or has changed."""
+    """The outputs an output is made from, fingerprints checked. Raises RunError when one is gone or has changed."""
     found = {}
-    for name, record in output.source().get("inputs", {}).items():
-        path = run.root / str(record["run"])
-        stay_inside(run.root, path)
-        source = RunDir.open(path).stage(name).output(int(record["output"]))
-        if source.fingerprint != record["fingerprint"]:
+    for name, record in _inputs(output).items():
+        lent_by = str(record.get("run"))
+        if not valid_name(lent_by):
+            raise RunError(f"{output.path}/source.json names the run {lent_by!r}", f"Restart {output.stage.stage}")
+        source = RunDir.open(run.root / lent_by).stage(name).output(int(record.get("output", 0)))
+        if source.fingerprint != record.get("fingerprint"):
             raise RunError(
                 f"{source.name()} has changed since {output.name()} was begun from it",
                 f"Restart {output.stage.stage}: it opens a new output",
@@ -140,7 +167,10 @@ def changed_params(plan: Plan, stage: str, output: Output) -> dict[str, tuple[An
 
 
 def stale(run: RunDir, stage: str, plan: Plan | None = None) -> str:
-    """Why the counting output of a stage is STALE, in words; "" when it isn't, or when there is none."""
+    """Why the counting output of a stage is STALE, in words; "" when it isn't, or when there is none.
+
+    Raises RunError when the output can't be found out (a lender is gone).
+    """
     plan = plan or run.plan()
     output = counting_output(run, stage, plan)
     if output is None:
@@ -151,11 +181,20 @@ def stale(run: RunDir, stage: str, plan: Plan | None = None) -> str:
     if changes:
         words = [f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()]
         return "; ".join(words)
-    for name, record in output.source().get("inputs", {}).items():
-        reason = _input_moved(run, plan, name, record) if name in STAGES else ""
+    for name, record in output.source().get("files", {}).items():
+        if _file_changed(record):
+            return f"the file of {stage}.{name}, {record.get('path')}, has changed since"
+    for name, record in _inputs(output).items():
+        reason = _input_moved(run, plan, name, record)
         if reason:
             return reason
     return ""
+
+
+def _inputs(output: Output) -> dict[str, Mapping[str, Any]]:
+    records = output.source().get("inputs")
+    found = records.items() if isinstance(records, dict) else ()
+    return {name: record for name, record in found if name in STAGES and isinstance(record, dict)}
 
 
 def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any]) -> str:
@@ -166,14 +205,14 @@ def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any]) 
     if now is None:
         # reclaimed: what was made from it still stands
         return ""
-    if now.stage.run.name != record["run"]:
-        return f"its input {name} comes from {now.stage.run.name} now, was {record['run']}"
-    if now.number != record["output"]:
-        return f"its input {name} is output {now.number} now, was output {record['output']}"
+    if now.stage.run.name != record.get("run"):
+        return f"its input {name} comes from {now.stage.run.name} now, was {record.get('run')}"
+    if now.number != record.get("output"):
+        return f"its input {name} is output {now.number} now, was output {record.get('output')}"
     if now.fingerprint is None:
         return f"its input {name} is being continued"
-    if now.fingerprint != record["fingerprint"]:
-        return f"its input {name} has changed since (output {now.number} was continued)"
+    if now.fingerprint != record.get("fingerprint"):
+        return f"its input {name} was continued since (output {now.number})"
     reason = stale(run, name, plan)
     return f"its input {name} is stale: {reason}" if reason else ""
 
@@ -182,5 +221,30 @@ def _key(stage: str, name: str) -> str:
     return name if "." in name else f"{stage}.{name}"
 
 
-def _how_to_get(stage: str, name: str) -> str:
-    return f'Run {name} first, or borrow it with {name}.from_run = "RUN/{name}"'
+def _file_changed(record: object) -> bool:
+    """Whether a recorded file has other content now; one that is gone has been used up, not changed."""
+    if not isinstance(record, dict):
+        return False
+    path = str(record.get("path"))
+    info = _stat(path)
+    if info is None or info == (record.get("bytes"), record.get("mtime_ns")):
+        return False
+    return info[0] != record.get("bytes") or _digest(path, *info) != record.get("sha256")
+
+
+def _stat(path: str) -> tuple[int, int] | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return (info.st_size, info.st_mtime_ns) if Path(path).is_file() else None
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: str, size: int, changed: int) -> str:
+    """sha256 of a file as it is at that size and time (the key of the cache)."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -28,7 +28,7 @@ class Output:
         return number_of(self.path.name) or 0
 
     def source(self) -> dict[str, Any]:
-        """What it was begun from: plan_revision, params, fingerprint (of the params), inputs, borrowed. {} when unknown."""
+        """What it is made from: plan_revision, params, fingerprint (of the params), inputs, borrowed, files."""
         return read_json(self.path / SOURCE) or {}
 
     def write_source(self, source: dict[str, Any]) -> None:
@@ -63,15 +63,21 @@ class Output:
 
     @property
     def untouched(self) -> bool:
-        """Whether no attempt left anything in it."""
-        return all(name == SOURCE or TEMPORARY in name for name in os.listdir(self.path))
+        """Whether no attempt left anything in it but empty files."""
+        with os.scandir(self.path) as entries:
+            return all(_is_nothing(entry) for entry in entries)
 
     def params(self) -> dict[str, Any]:
-        """The parameters it was made with: at the end (live changes included) or else at the start."""
-        report = self.report() or {}
-        params = report.get("params", self.source().get("params", {}))
+        """The parameters that shape it, live changes included."""
+        params = self.source().get("params")
         return params if isinstance(params, dict) else {}
 
     def name(self) -> str:
         """`RUN/STAGE output N`, for sentences."""
         return f"{self.stage.run.name}/{self.stage.stage} output {self.number}"
+
+
+def _is_nothing(entry: os.DirEntry[str]) -> bool:
+    if entry.name == SOURCE or TEMPORARY in entry.name:
+        return True
+    return entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_size == 0

@@ -20,9 +20,10 @@ def valid_name(name: str) -> bool:
 
 
 def numbers(folder: Path) -> list[int]:
-    """The numbers of the entries `0001`, `0002`, … of a folder, ascending; [] when it isn't there."""
+    """The numbers of the folders `0001`, `0002`, … in a folder, ascending; links don't count. No folder: []."""
     try:
-        names = os.listdir(folder)
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
@@ -37,7 +38,7 @@ def number_of(name: str) -> int | None:
 
 
 def stay_inside(root: Path, path: Path) -> None:
-    """Raise RunError when `path`, its links followed, lies outside `root`."""
+    """Raise RunError when `path`, its links followed, lies outside `root`. It needn't be there yet."""
     real_root, real = os.path.realpath(root), os.path.realpath(path)
     if os.path.commonpath([real_root, real]) != real_root:
         raise RunError(

@@ -64,14 +64,17 @@ class StageStatus:
 
 
 def status(stage: StageDir, plan: Plan | None = None) -> StageStatus:
-    """The state of a stage under the newest plan (or the one given). Raises RunError when the run has no readable plan."""
+    """The state of a stage under the newest plan (or the one given). Raises RunError when there is no readable plan."""
     plan = plan or stage.run.plan()
-    attempt = newest_started(stage)
     running = locks.held(stage.lock_path)
+    attempt = newest_started(stage)
+    latest = stage.latest()
+    if running and latest is not None and (attempt is None or latest.number > attempt.number):
+        return StageStatus(StageState.RUNNING, attempt=latest.number, output=_output_number(latest), message="starting")
     if plan.stages[stage.stage].from_run and not running:
         return _borrowed(stage, plan)
     if attempt is None:
-        return _unstarted(stage, running)
+        return _unstarted(stage, plan, running)
     found = _of_attempt(stage, attempt, running)
     found = replace(found, output=_output_number(attempt))
     if found.resumable:
@@ -95,13 +98,13 @@ def newest_started(stage: StageDir) -> Attempt | None:
     return None
 
 
-def _unstarted(stage: StageDir, running: bool) -> StageStatus:
-    latest = stage.latest()
+def _unstarted(stage: StageDir, plan: Plan, running: bool) -> StageStatus:
     if running:
-        number = latest.number if latest else None
-        return StageStatus(StageState.RUNNING, attempt=number, message="starting")
-    if latest is not None:
-        return StageStatus(StageState.PENDING, message=f"attempt {latest.number} was opened and never started")
+        return StageStatus(StageState.RUNNING, message="starting")
+    try:
+        lineage.inputs_of(stage.run, stage.stage, plan)
+    except RunError as error:
+        return StageStatus(StageState.PENDING, message=error.message, remedy=error.remedy)
     return StageStatus(StageState.PENDING)
 
 
@@ -110,12 +113,7 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
     base = StageStatus(StageState.LOST, attempt=attempt.number, started=_number(state.get("started")))
     ended = attempt.exit()
     if ended is not None:
-        kind = _BY_REASON.get(str(ended.get("reason")), StageState.FAILED)
-        if running and _starting(stage, attempt):
-            latest = stage.latest()
-            number = latest.number if latest else attempt.number
-            return StageStatus(StageState.RUNNING, attempt=number, message="starting")
-        return _ended(base, kind, ended)
+        return _ended(base, _BY_REASON.get(str(ended.get("reason")), StageState.FAILED), ended)
     writing = locks.held(stage.writer_lock_path)
     outcome = attempt.outcome()
     if outcome is not None and not running and not writing:
@@ -148,12 +146,6 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
         message="The supervisor and the stage are gone without a record of how they ended",
         remedy="Look at the stage's log, then resume it",
     )
-
-
-def _starting(stage: StageDir, attempt: Attempt) -> bool:
-    """Whether a newer attempt is open under the lock that is held."""
-    latest = stage.latest()
-    return latest is not None and latest.number > attempt.number
 
 
 def _ended(base: StageStatus, state: StageState, record: Mapping[str, Any]) -> StageStatus:
