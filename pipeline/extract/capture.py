@@ -5,7 +5,6 @@ May import torch, transformers, pipeline.geometry, stage and extract.frozen.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +146,7 @@ def _cpu_flags() -> set[str]:
 
 
 def use_threads(threads: int) -> int:
-    """Sets torch's threads: `threads`, or the cores this process may use when 0. Gives the number."""
-    count = threads or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    torch.set_num_threads(count)
-    return count
+    """Sets torch's threads, unless 0: torch then takes the cores (or OMP_NUM_THREADS). Gives their number."""
+    if threads:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()

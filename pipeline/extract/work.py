@@ -18,6 +18,7 @@ from pipeline.extract.sequences import Entry, SequenceFile, Tokens, plan_batches
 from pipeline.extract.teacher import teach
 from pipeline.geometry import Geometry, GeometryError, read_geometry
 from pipeline.rundir import JsonLines, read_jsonl
+from pipeline.rundir.atomic import TEMPORARY
 from pipeline.shards import DTYPES, HEAD, Sequence, ShardIndex, ShardStore, ShardWriter, read_index, token_bytes
 from pipeline.stage import StageError, StageRun, Stopped
 
@@ -85,8 +86,9 @@ class _Extraction:
             )
         index = found or wanted
         listed = {shard.file for shard in index.shards}
-        for path in self._out.glob("*.safetensors*"):
-            if path.name not in listed and path.name != HEAD:
+        for path in self._out.iterdir():
+            shard = path.name.startswith("shard-") and path.name not in listed
+            if shard or path.name.endswith(".part") or TEMPORARY in path.name:
                 path.unlink()
         return index
 
