@@ -13,7 +13,8 @@ USAGE = """usage: python -B -u -m remote.agent COMMAND …
   supervise --attempt PATH            run one attempt, detached
   conduct   --run DIR                 go from stage to stage, detached
   record    --root ROOT               record the host's telemetry, detached
-  doctor    --root ROOT [--run DIR]   check the host
+  doctor    --root ROOT [--run DIR] [--json]
+                                      check the host
 """
 
 
@@ -48,8 +49,40 @@ def main(argv: list[str]) -> int:
 
         attempt = Path(_need(options, "attempt")).absolute()
         return supervise(attempt, int(options.get("lock-fd") or -1), adopt="adopt" in options)
+    if command == "conduct":
+        from remote.agent.conductor import conduct
+
+        return conduct(Path(_need(options, "run")).absolute(), options)
+    if command == "serve":
+        from remote.agent.agent import main as serve
+
+        return serve(_need(options, "root"), _need(options, "nonce"))
+    if command == "record":
+        from remote.agent.recorder import record
+
+        return record(Path(_need(options, "root")).absolute())
+    if command == "doctor":
+        return _doctor(Path(_need(options, "root")).absolute(), options.get("run", ""), "json" in options)
     sys.stderr.write(USAGE)
     return 2
+
+
+def _doctor(root: Path, run: str, as_json: bool) -> int:
+    from pipeline.rundir import RunDir
+    from remote.agent.doctor import examine
+    from remote.protocol import dump_json
+
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    report = examine(root, RunDir.open(Path(run).absolute()).plan() if run else None)
+    if as_json:
+        print(dump_json(report).decode())
+    else:
+        for finding in report["findings"]:
+            mark = {True: "ok", False: "WRONG", None: "note"}[finding["ok"]]
+            print(
+                f"{mark:>5}  {finding['message']}" + (f"\n       -> {finding['remedy']}" if finding["remedy"] else "")
+            )
+    return 0 if report["ok"] else 1
 
 
 def _need(options: dict[str, str], name: str) -> str:

@@ -29,7 +29,7 @@ class Ready:
     def say(self, **facts: Any) -> None:
         if self._fd >= 0:
             try:
-                os.write(self._fd, json.dumps(facts).encode()[:4000] + b"\n")
+                os.write(self._fd, json.dumps(facts).encode() + b"\n")
             except OSError:
                 pass  # the starter is gone, which ends nothing
             os.close(self._fd)

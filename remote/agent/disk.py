@@ -132,6 +132,12 @@ class DiskReader:
             "error": "the volume is read-only" if seen.read_only else error,
         }
 
+    def seed(self, used: list[tuple[float, int]]) -> None:
+        """Earlier samples of the same volume, (seconds ago, used bytes), oldest first: the rate is there at once."""
+        now = time.monotonic()
+        for ago, count in used:
+            self.rate.add(now - ago, count)
+
     def _ask(self) -> None:
         try:
             seen = space(self.volume)

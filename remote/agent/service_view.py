@@ -61,14 +61,14 @@ def define(run: RunDir, plan: Plan, name: str) -> Definition:
 
 
 def needed(plan: Plan, stage: str) -> tuple[str, ...]:
-    """The services that a stage needs: those it lists, the one that answers generate, the one deploy measures with."""
+    """The services a stage needs, the one it talks to first: what answers generate, what deploy measures with."""
     settings = plan.stages[stage]
-    names = list(settings.services)
+    names: list[str] = []
     if isinstance(settings.params, GenerateParams) and settings.params.service:
         names.append(settings.params.service)
     if isinstance(settings.params, DeployParams) and settings.params.engine != "bundled":
         names.append(settings.params.engine)
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys([*names, *settings.services]))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,314 @@
+"""One conductor per run: goes from stage to stage, with the services each needs, while nobody is connected.
+
+Detached, under its own lock; it owns nothing that can't be told from the files, so it can be killed and started again
+at any moment. Imports pipeline.rundir, pipeline.budget and modules beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from pipeline.budget import check_run, explain
+from pipeline.config import Plan
+from pipeline.geometry import GeometryError
+from pipeline.rundir import (
+    STAGES,
+    JsonLines,
+    Lock,
+    RunDir,
+    RunError,
+    StageState,
+    held,
+    incarnation,
+    process_start,
+    read_json,
+    resume_refusal,
+    run_status,
+    status,
+    write_json,
+)
+from remote.agent import services
+from remote.agent.detach import Ready, detach
+from remote.agent.paths import stage_name
+from remote.agent.route import STALE, STALE_REMEDY, Errand, Step, next_step, stale_stages
+from remote.agent.service_view import needed
+from remote.agent.starting import adopt, start_recorder, start_stage
+
+TICK_S = 1.0
+SERVICES_S = 5.0
+
+
+def conduct(path: Path, options: dict[str, str]) -> int:
+    """Detaches and conducts the run. Prints {"ok", "pid"}; 1 and the reason when it doesn't begin."""
+    try:
+        run = RunDir.open(path)
+        errand = errand_of(run, options)
+    except RunError as error:
+        return Ready(1).refused(error.message, error.remedy)
+    folder = run.path / "conductor"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return detach(lambda ready: Conductor(run, errand, ready).run(), folder / "log")
+
+
+def errand_of(run: RunDir, options: dict[str, str]) -> Errand:
+    """The errand of a command line; `through` defaults to the plan's. Raises RunError for values that are none."""
+    stale = options.get("stale") or "refuse"
+    if stale not in STALE:
+        raise RunError(f"stale = {stale!r} is not allowed", "it takes " + ", ".join(STALE))
+    through = options.get("through") or run.plan().through
+    first = options.get("from") or STAGES[0]
+    restart = options.get("restart") or ""
+    for name in filter(None, (through, first, restart)):
+        stage_name(name)
+    if STAGES.index(first) > STAGES.index(through):
+        raise RunError(f"{first} comes after {through}", f"start from {through} or earlier, or go on through {first}")
+    if restart and restart not in Errand(through, first).stages():
+        raise RunError(f"{restart} lies beyond {through}", f"set through to {restart} or later")
+    return Errand(through, first, restart, stale)
+
+
+class Stopped(Exception):
+    """Somebody asked the conductor to stop."""
+
+
+class Conductor:
+    def __init__(self, run: RunDir, errand: Errand, ready: Ready) -> None:
+        self.run_dir, self.errand, self.ready = run, errand, ready
+        self.folder = run.path / "conductor"
+        self.begun: set[str] = set()
+        self.using: set[str] = set()
+        self._fixed_through = errand.through != run.plan().through
+
+    def run(self) -> int:
+        """The whole life of the conductor; the exit status of the detached process."""
+        self.lock = Lock.acquire(self.folder / "lock")
+        if self.lock is None:
+            return self.ready.refused(f"{self.run_dir.name} is being conducted already", "watch it, or stop it first")
+        control = self.folder / "control"
+        control.mkdir(mode=0o700, exist_ok=True)
+        (control / "stop").unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, lambda *_: self._stop_by_signal())
+        try:
+            refusal = self._refusal()
+        except RunError as error:
+            refusal = error.message, error.remedy
+        if refusal:
+            return self.ready.refused(*refusal)
+        self.journal = JsonLines(self.folder / "events.jsonl")
+        self._save("running", "")
+        self.ready.running()
+        start_recorder(self.run_dir.root)
+        last = Step("halt", message="it ended unexpectedly", remedy=f"look into {self.folder / 'log'}")
+        try:
+            last = self._go()
+        except Stopped:
+            last = Step("halt", message="stopped on request", remedy="resume goes on from here")
+        except RunError as error:
+            last = Step("halt", message=error.message, remedy=error.remedy)
+        except OSError as error:
+            last = Step("halt", message=f"{error.strerror}: {error.filename}", remedy="free some space on the volume")
+        finally:
+            self._release(())
+            self._save("done" if last.kind == "finish" else "halted", last.stage, last.message, last.remedy)
+            self._note("finished" if last.kind == "finish" else "halted", last.message, stage=last.stage)
+        return 0
+
+    def _refusal(self) -> tuple[str, str] | None:
+        """What would stop it right away is told to the person who pressed start, instead of after a night."""
+        states = run_status(self.run_dir)
+        stale = stale_stages(states, self.errand)
+        if stale:
+            reasons = "; ".join(f"{name} is stale: {states[name].stale_reason}" for name in stale)
+            return reasons, STALE_REMEDY
+        step = self._next()
+        if step.kind == "halt":
+            return step.message, step.remedy
+        return self._over_budget()
+
+    def _over_budget(self) -> tuple[str, str] | None:
+        """The arithmetic, when extract lies ahead and its hidden states can't fit the volume."""
+        plan = self.run_dir.plan()
+        if "extract" not in self.errand.stages() or plan.stages["extract"].from_run:
+            return None
+        if status(self.run_dir.stage("extract"), plan).state is StageState.DONE:
+            return None
+        try:
+            budget = check_run(self.run_dir)
+        except (GeometryError, RunError) as error:
+            return f"the budget can't be worked out: {error.message}", error.remedy
+        if budget.fits:
+            return None
+        lines = explain(budget)
+        return "\n".join(["this run can't fit its volume", *lines[:-1]]), lines[-1]
+
+    # ------------------------------------------------------------ the way
+
+    def _go(self) -> Step:
+        while True:
+            self._check_stop()
+            step = self._next()
+            if step.kind in ("finish", "halt"):
+                return step
+            if step.kind == "adopt":
+                attempt = self.run_dir.stage(step.stage).latest()
+                assert attempt is not None
+                adopt(attempt, f"{self.run_dir.name}/{step.stage}")
+                self._note("adopted", f"{step.stage} had lost its supervisor", stage=step.stage)
+            elif step.kind != "watch":
+                self._begin(step)
+            self.begun.add(step.stage)
+            self._watch(step.stage)
+
+    def _next(self) -> Step:
+        plan = self.run_dir.plan()
+        if not self._fixed_through and STAGES.index(plan.through) >= STAGES.index(self.errand.first):
+            self.errand = dataclasses.replace(self.errand, through=plan.through)
+        states = run_status(self.run_dir, plan)
+        stages = {name: self.run_dir.stage(name) for name in STAGES}
+        lost = [name for name, seen in states.items() if seen.state is StageState.LOST and not seen.resumable]
+        living = [name for name in lost if (latest := stages[name].latest()) is not None and latest.living()]
+        stale = [name for name, seen in states.items() if seen.stale and seen.state is StageState.DONE]
+        continuable = [name for name in stale if not resume_refusal(stages[name], plan)]
+        return next_step(states, self.errand, self.begun, continuable, living)
+
+    def _begin(self, step: Step) -> None:
+        stage, plan = step.stage, self.run_dir.plan()
+        if stage == "extract":
+            over = self._over_budget()
+            if over:
+                raise RunError(*over)
+        environment = self._provide(plan, stage)
+        self._check_stop()
+        attempt = start_stage(
+            self.run_dir.stage(stage), restart=step.kind == "restart", environment=environment, by="conductor"
+        )
+        self._note(step.kind, f"{stage} attempt {attempt.number}", stage=stage, attempt=attempt.number)
+
+    def _watch(self, stage: str) -> None:
+        """Until nobody holds the stage's lock. Losing the supervisor is seen by the next step."""
+        self._save("running", stage)
+        lock, next_check = self.run_dir.stage(stage).lock_path, 0.0
+        asked = False
+        while held(lock):
+            if self._stop_asked() and not asked:
+                asked = True
+                latest = self.run_dir.stage(stage).latest()
+                if latest is not None:
+                    latest.request("stop", "the run was stopped")
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + SERVICES_S
+                self._keep_up(stage)
+            time.sleep(TICK_S)
+
+    # ------------------------------------------------------------ services
+
+    def _provide(self, plan: Plan, stage: str) -> dict[str, str]:
+        """Stops the services that the stage doesn't need, then has those ready that it does: their URLs."""
+        names = needed(plan, stage)
+        self._release(names)
+        urls: dict[str, str] = {}
+        for name in names:
+            self.using.add(name)
+            self._save("waiting", stage, f"service {name}")
+            say = self._say(stage)
+            urls[name] = services.ensure(self.run_dir, plan, name, stage, self._stop_asked, say)
+        environment = {f"EAGLEDECK_SERVICE_URL_{_variable(name)}": url for name, url in urls.items()}
+        if names:
+            environment["EAGLEDECK_SERVICE_URL"] = urls[names[0]]
+        return environment
+
+    def _say(self, stage: str) -> Any:
+        return lambda message: self._note("service", message, stage=stage)
+
+    def _keep_up(self, stage: str) -> None:
+        plan = self.run_dir.plan()
+        for name in sorted(self.using):
+            try:
+                did = services.keep_up(self.run_dir, plan, name)
+            except RunError as error:
+                did = f"service {name} can't be restarted: {error.message}"
+            if did:
+                self._note("service", did, stage=stage)
+
+    def _release(self, but: tuple[str, ...]) -> None:
+        """Services of the plan that `but` doesn't name; those of an earlier conductor of this run too."""
+        try:
+            plan = self.run_dir.plan()
+            for name in sorted({*self.using, *plan.services} - {*but}):
+                if services.release(self.run_dir, plan, name):
+                    self._note("service", f"service {name} is stopped: nobody needs it now")
+                self.using.discard(name)
+        except (RunError, OSError) as error:
+            self._note("service", f"a service couldn't be stopped: {error}")
+
+    # ------------------------------------------------------------ files
+
+    def _stop_asked(self) -> bool:
+        return (self.folder / "control" / "stop").exists()
+
+    def _check_stop(self) -> None:
+        if self._stop_asked():
+            raise Stopped
+
+    def _stop_by_signal(self) -> None:
+        # The stages go on; a new conductor takes up from their files.
+        os._exit(0)
+
+    def _save(self, state: str, stage: str, message: str = "", remedy: str = "") -> None:
+        record = {
+            "schema": 1,
+            "state": state,
+            "stage": stage,
+            "message": message,
+            "remedy": remedy,
+            "through": self.errand.through,
+            "pid": os.getpid(),
+            "start": process_start(os.getpid()),
+            "incarnation": incarnation(),
+            "wall": time.time(),
+        }
+        try:
+            write_json(self.folder / "state.json", record)
+        except OSError as error:
+            self._note("alert", f"state.json can't be written: {error.strerror}")
+
+    def _note(self, kind: str, message: str, **more: Any) -> None:
+        try:
+            self.journal.append({"t": time.time(), "kind": kind, "message": message, **more})
+        except OSError:
+            pass  # a full volume ends no run
+
+
+def _variable(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name).upper()
+
+
+def conductor_view(run: RunDir) -> dict[str, Any]:
+    """{"state", "pid", "stage", "message", "remedy"}: idle, running, waiting, halted, done, or lost (it was killed)."""
+    record = read_json(run.path / "conductor" / "state.json") or {}
+    state = str(record.get("state") or "idle")
+    alive = held(run.path / "conductor" / "lock")
+    if state in ("running", "waiting") and not alive:
+        state = "lost"
+    return {
+        "state": state,
+        "pid": record.get("pid") if alive else None,
+        "stage": str(record.get("stage") or ""),
+        "message": str(record.get("message") or ""),
+        "remedy": str(record.get("remedy") or ""),
+    }
+
+
+def request_stop(run: RunDir) -> bool:
+    """Asks a running conductor to stop; False when none runs."""
+    if not held(run.path / "conductor" / "lock"):
+        return False
+    control = run.path / "conductor" / "control"
+    control.mkdir(mode=0o700, exist_ok=True)
+    (control / "stop").touch(mode=0o600)
+    return True

@@ -1,0 +1,252 @@
+"""What the console may ask of a host, one method an operation; each answers JSON values or raises a refusal.
+
+Reads are safe to repeat at any time. What starts, stops or changes something is idempotent: asked twice, it happens
+once. Imports pipeline.rundir, pipeline.config, pipeline.budget and modules beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.budget import check_run, explain
+from pipeline.config import STAGES, ConfigError, Plan
+from pipeline.geometry import GeometryError
+from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
+from remote.agent import recorder, starting
+from remote.agent.attempts import ServiceDir
+from remote.agent.conductor import conductor_view, request_stop
+from remote.agent.curves import Curves
+from remote.agent.files import events, listing, tail
+from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
+from remote.protocol import ProtocolError
+
+ALIVE = (StageState.RUNNING, StageState.STOPPING)
+CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt"})
+
+
+class Refused(Exception):
+    """An answer with an error: code, message, remedy."""
+
+    def __init__(self, code: str, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.remedy = code, message, remedy
+
+
+def refusal(error: Exception) -> Refused:
+    """Any exception of an operation as the answer it becomes."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, ProtocolError):
+        return Refused(error.code, error.message)
+    if isinstance(error, (RunError, ConfigError, GeometryError, PathRefused)):
+        return Refused("refused", error.message, error.remedy)
+    if isinstance(error, OSError):
+        return Refused("refused", f"{error.strerror or error}: {error.filename or 'the host'}", "see eagledeck doctor")
+    return Refused("internal", f"{type(error).__name__}: {error}", "please report this")
+
+
+@dataclass(frozen=True)
+class _WhatIf(RunDir):
+    """A run as it would be with another plan."""
+
+    given: Plan
+
+    def plan(self, revision: int | None = None) -> Plan:
+        return self.given
+
+
+class Operations:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._curves = Curves()
+        self._reading_curves = threading.Lock()
+        self._changing = threading.Lock()
+
+    def call(self, op: str, args: dict[str, Any]) -> Any:
+        """The result of an operation whose arguments have been checked. Raises what `refusal` understands."""
+        method: Callable[..., Any] = getattr(self, "op_" + op)
+        words = {"from_" if name == "from" else name: value for name, value in args.items() if value is not None}
+        if op not in CHANGING:
+            return method(**words)
+        with self._changing:
+            return method(**words)
+
+    def _run(self, name: str) -> RunDir:
+        path = run_path(self.root, name)
+        if not (path / "run.json").exists():
+            known = ", ".join(runs(self.root)[:8]) or "none yet"
+            raise Refused("not-found", f"there is no run {name} in {self.root}", f"runs there: {known}")
+        return RunDir.open(path)
+
+    def _stage(self, run: str, stage: str) -> StageDir:
+        return self._run(run).stage(stage_name(stage))
+
+    # ------------------------------------------------------------ reading
+
+    def op_runs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for name in runs(self.root):
+            try:
+                run = RunDir.open(self.root / name)
+                states = {stage: seen.state.value for stage, seen in run_status(run).items()}
+            except RunError as error:
+                found.append({"name": name, "state": "UNREADABLE", "message": str(error), "stages": {}})
+                continue
+            unsettled = [state for state in states.values() if state != "DONE"]
+            conductor = conductor_view(run)
+            busy = conductor["state"] in ("running", "waiting")
+            state = "RUNNING" if busy else next(iter(unsettled), "DONE")
+            created = run.identity().get("created")
+            found.append(
+                {"name": name, "state": state, "message": conductor["message"], "stages": states, "created": created}
+            )
+        return found
+
+    def op_plan(self, run: str) -> dict[str, Any]:
+        return self._run(run).plan().to_json()
+
+    def op_metrics(
+        self,
+        run: str,
+        stage: str,
+        output: int | None = None,
+        names: list[Any] | None = None,
+        points: int = 600,
+        since_step: float | None = None,
+    ) -> dict[str, Any]:
+        holder = self._stage(run, stage)
+        if output is None:
+            counting = counting_output(holder.run, stage)
+            if counting is None:
+                return {"columns": {}, "output": None, "last_step": None, "generation": ""}
+            holder, output = counting.stage, counting.number
+        wanted = None if names is None else [str(name) for name in names]
+        with self._reading_curves:
+            found = self._curves.read(holder, output, wanted, max(3, min(points, 5000)), since_step)
+        return {**found, "output": output}
+
+    def op_events(self, run: str, since: dict[str, Any] | None = None, max: int = 200) -> dict[str, Any]:
+        return events(self._run(run), since, min(2000, max) if max > 0 else 200)
+
+    def op_tail(
+        self,
+        run: str = "",
+        stage: str = "",
+        service: str = "",
+        attempt: int | None = None,
+        generation: str | None = None,
+        offset: int = -16384,
+        max: int = 49152,
+    ) -> dict[str, Any]:
+        holder: StageDir = ServiceDir.of(self.root, service) if service else self._stage(run, stage)
+        if service:
+            service_path(self.root, service)
+        found = holder.latest() if attempt is None else holder.attempt(attempt)
+        if found is None or not found.path.is_dir():
+            raise Refused("not-found", f"{service or stage} has no log yet", "start it first")
+        return tail(found, offset, max, generation)
+
+    def op_telemetry(self, since: float = 0.0, points: int = 600) -> dict[str, Any]:
+        return {"columns": recorder.history(self.root, since, max(3, min(points, 5000)))}
+
+    def op_budget(self, run: str, plan: dict[str, Any] | None = None) -> dict[str, Any]:
+        holder = self._run(run)
+        budget = check_run(_WhatIf(holder.path, Plan.from_json(plan)) if plan is not None else holder)
+        return {**budget.to_json(), "lines": explain(budget)}
+
+    def op_stat(self, path: str) -> dict[str, Any]:
+        return listing(inside(self.root, path))
+
+    def op_doctor(self, run: str = "") -> dict[str, Any]:
+        from remote.agent import doctor  # what it needs is needed once
+
+        return doctor.examine(self.root, self._run(run).plan() if run else None)
+
+    # ------------------------------------------------------------ changing
+
+    def op_create(self, name: str, plan: dict[str, Any]) -> dict[str, Any]:
+        run_path(self.root, name)
+        return RunDir.create(self.root, name, Plan.from_json(plan)).plan().to_json()
+
+    def op_set(self, run: str, changes: dict[str, Any], note: str = "") -> dict[str, Any]:
+        return self._run(run).change_plan(changes, note[:500]).to_json()
+
+    def op_start(
+        self, run: str, from_: str = "", through: str = "", stale: str = "refuse", restart: str = ""
+    ) -> dict[str, Any]:
+        holder = self._run(run)
+        seen = conductor_view(holder)
+        if seen["pid"]:
+            if restart:
+                raise Refused(
+                    "refused", f"{run} is running ({seen['stage']})", f"stop it before {restart} is restarted"
+                )
+            return {"pid": seen["pid"], "already": True}
+        options = {"from": from_, "through": through, "stale": stale, "restart": restart}
+        try:
+            word = starting.start_conductor(holder.path, {name: value for name, value in options.items() if value})
+        except RunError:
+            again = conductor_view(holder)
+            if again["pid"] and not restart:  # another console was faster
+                return {"pid": again["pid"], "already": True}
+            raise
+        return {"pid": word["pid"], "already": False}
+
+    def op_resume(self, run: str, stage: str = "") -> dict[str, Any]:
+        if stage:
+            seen = status(self._stage(run, stage))
+            if not seen.resumable and seen.state not in (*ALIVE, StageState.LOST):
+                why = f"{stage} is {seen.state.value}" + (f": {seen.message}" if seen.message else "")
+                raise Refused("refused", why, seen.remedy or "start the run")
+        return self.op_start(run)
+
+    def op_restart(self, run: str, stage: str) -> dict[str, Any]:
+        return self.op_start(run, restart=stage_name(stage))
+
+    def op_stop(self, run: str, stage: str = "") -> dict[str, Any]:
+        holder = self._run(run)
+        conductor = False if stage else request_stop(holder)
+        stopped = [name for name, attempt in self._alive(holder, stage) if attempt.request("stop", "a person") or True]
+        if not stopped and not conductor:
+            raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
+        return {"stages": stopped, "conductor": conductor}
+
+    def op_kill(self, run: str, stage: str = "") -> dict[str, Any]:
+        holder = self._run(run)
+        conductor = False if stage else request_stop(holder)
+        killed = []
+        for name, attempt in self._alive(holder, stage):
+            attempt.request("kill", "a person")
+            attempt.request("stop", "a person")
+            killed.append(name)
+        if not killed and not conductor:
+            raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
+        return {"stages": killed, "conductor": conductor}
+
+    def op_adopt(self, run: str, stage: str) -> dict[str, Any]:
+        folder = self._stage(run, stage)
+        seen, latest = status(folder), folder.latest()
+        if seen.state in ALIVE:
+            return {"pid": None, "already": True}
+        if latest is None or seen.state is not StageState.LOST:
+            raise Refused("refused", f"{stage} is {seen.state.value}; only a LOST stage is adopted", seen.remedy)
+        return {"pid": starting.adopt(latest, f"{run}/{stage}")["pid"], "already": False}
+
+    def _alive(self, run: RunDir, stage: str) -> list[tuple[str, Attempt]]:
+        """Running stages with their attempts; a LOST one that still runs is supervised again, so that it obeys."""
+        found = []
+        for name in [stage_name(stage)] if stage else STAGES:
+            folder = run.stage(name)
+            seen, latest = status(folder), folder.latest()
+            if latest is None:
+                continue
+            if seen.state is StageState.LOST and latest.living():
+                starting.adopt(latest, f"{run.name}/{name}")
+                found.append((name, latest))
+            elif seen.state in ALIVE:
+                found.append((name, latest))
+        return found
