@@ -60,6 +60,8 @@ class Collector:
         self._callbacks: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
         self._wake = asyncio.Event()
+        self._selected = asyncio.Event()
+        self._filled = asyncio.Event()
         self._forget: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -102,6 +104,12 @@ class Collector:
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
+    async def filled(self) -> None:
+        """Returns once the host has told everything about the run, or has refused to."""
+        while not (self._filled.is_set() or self._data.refusal):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._filled.wait(), NOTIFY_EVERY_S)
+
     def _link_view(self) -> LinkView:
         state = self._link.state
         return LinkView(
@@ -143,7 +151,7 @@ class Collector:
             events=tuple(data.events),
             budget=budget_view(data.push),
             services=service_views(data.push),
-            conductor=conductor_text(data.push) or (data.refusal and f"FAILED: {data.refusal}"),
+            conductor=f"FAILED: {data.refusal}" if data.refusal else conductor_text(data.push),
             runs=self._runs,
             taken_wall=time.time(),
             plan=data.plan,
@@ -159,7 +167,11 @@ class Collector:
         if name == "host":
             self._host = data
         elif name == "run" and data.get("run") == self.run:
-            self._data.push = data
+            error = data.get("error")
+            if isinstance(error, Mapping):  # the run can't be read any more: what it last said stays
+                self._data.refusal = f"{text(error.get('message'))} {text(error.get('remedy'))}".strip()
+            else:
+                self._data.push, self._data.refusal = data, ""
             self._wake.set()
         self._touch()
 
@@ -179,11 +191,13 @@ class Collector:
                 watched = data
                 if not data.push:
                     await self._link.watch(data.name)
-                data.refusal = ""
+                    data.refusal = ""
             except RemoteError as error:
                 data.refusal = f"{error.message} {error.remedy}".strip()
                 self._touch()
-            await asyncio.sleep(WATCH_AGAIN_S)
+            self._selected.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._selected.wait(), WATCH_AGAIN_S)
 
     async def _notify(self) -> None:
         while True:
@@ -201,7 +215,10 @@ class Collector:
                 await asyncio.wait_for(self._wake.wait(), POLL_EVERY_S if self._data.working else None)
             self._wake.clear()
             if self._link.state.kind == LIVE:
-                await self._data.fill(self._link.request)
+                data = self._data
+                await data.fill(self._link.request)
+                if data.push and data is self._data:
+                    self._filled.set()
                 with contextlib.suppress(RemoteError):
                     await self._fill_runs()
                 self._touch()
@@ -249,6 +266,8 @@ class Collector:
     async def select(self, run: str) -> None:
         """Show another run of the same host from now on."""
         self._data = RunData(run)
+        self._filled.clear()
+        self._selected.set()
         self._touch()
 
     def retry_now(self) -> None:

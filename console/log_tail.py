@@ -28,6 +28,8 @@ class LogTail:
         self.attempt: int | None = None
         self.generation: str | None = None
         self.offset = -first_bytes
+        self.behind = 0
+        """Bytes of the log that are still to be read, as of the last reply."""
         self._first = True
         self._rest = b""
         self._starts_inside = False
@@ -58,6 +60,8 @@ class LogTail:
         self.generation = generation if isinstance(generation, str) else None
         self.attempt = attempt if isinstance(attempt, int) else None
         self.offset = start + len(data)
+        size = reply.get("size")
+        self.behind = max(0, size - self.offset) if isinstance(size, int) and data else 0
         *complete, self._rest = (self._rest + data).split(b"\n")
         if complete and self._starts_inside:
             del complete[0]

@@ -17,6 +17,7 @@ from remote.errors import RemoteError
 
 LOG_LINES = 500
 EVENTS_KEPT = 500
+TAILS_AT_ONCE = 8
 CURVES_OF = "train"
 """The stage whose metrics are the run's curves."""
 ACTIVE = frozenset({"RUNNING", "STOPPING"})
@@ -85,7 +86,11 @@ class RunData:
             return
         if stage.name != self.log_stage or self.log.attempt not in (None, stage.attempt):
             self.log, self.log_stage = LogTail(LOG_LINES), stage.name
-        self.log.add(table(await request("tail", run=self.name, stage=stage.name, **self.log.request())))
+        for _ in range(TAILS_AT_ONCE):
+            self.log.add(table(await request("tail", run=self.name, stage=stage.name, **self.log.request())))
+            if not self.log.behind:
+                return
+        self.log = LogTail(LOG_LINES)  # it grows faster than it can be read: its end is what counts
 
 
 def log_stage(stages: tuple[StageView, ...], push: Mapping[str, Any]) -> StageView | None:

@@ -59,10 +59,6 @@ def _of_run(args: argparse.Namespace) -> int:
 
     target = find_run(args)
     reply = ask_host(target, args.accept_host_key, "budget", run=target.run)
-    if args.json:
-        print(json.dumps(reply, indent=2))
-    else:
-        from console.command.printing import budget_lines
-
-        print("\n".join(budget_lines(reply)))
-    return 0 if reply.get("fits") is not False else 1
+    lines = reply.pop("lines", [])
+    print(json.dumps(reply, indent=2) if args.json else "\n".join(map(str, lines)))
+    return 1 if reply.get("fits") is False else 0

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Target:
-    """A run on a host. `config` is None for HOST:RUN, a run that others described."""
+    """A run on a host. `config` is None for HOST:RUN, a run that this file doesn't describe."""
 
     state: Config
     host: HostConfig
@@ -61,6 +61,15 @@ def find_run(args: argparse.Namespace) -> Target:
             f"{hint}Its runs: {', '.join(config.runs) or 'none'}. A run that it doesn't describe is named HOST:RUN.",
         )
     return Target(config, config.hosts[found.host], found.name, found)
+
+
+def find_where(args: argparse.Namespace) -> Target:
+    """`args.where`: a run, or a host alone; then `run` is empty."""
+    config = read_config(args)
+    if args.where in config.hosts and args.where not in config.runs:
+        return Target(config, config.hosts[args.where], "", None)
+    args.run = args.where
+    return find_run(args)
 
 
 def find_host(config: Config, name: str) -> HostConfig:

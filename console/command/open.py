@@ -1,0 +1,37 @@
+"""`eagledeck RUN`: the console on a run. The link connects while the first frame is already on screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from console.command.refusal import Refusal
+from console.command.session import Target, find_run, make_link, read_config, run_async
+
+
+def open_run(args: argparse.Namespace) -> int:
+    target = find_run(args)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Refusal("The console needs a terminal.", f"`eagledeck status {args.run}` works without one.")
+    return run_async(_console(target))
+
+
+def open_only_run(args: argparse.Namespace) -> int:
+    """`eagledeck` alone opens the only run there is."""
+    runs = list(read_config(args).runs)
+    if len(runs) != 1:
+        raise Refusal(
+            "Which run?", f"Name one of: {', '.join(runs)}." if runs else "Describe one in the configuration.", status=2
+        )
+    args.run = runs[0]
+    return open_run(args)
+
+
+async def _console(target: Target) -> int:
+    from console.app import ConsoleApp
+    from console.collector import Collector
+
+    async with make_link(target.state, target.host) as link, Collector(link, target.run) as collector:
+        link.viewer = True
+        await ConsoleApp(collector).run_async()
+    return 0

@@ -1,0 +1,81 @@
+"""A snapshot as lines for a terminal, and as JSON for programs. Pure; unknown is `—` in one, null in the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from console import format as shown
+from console.snapshot import Snapshot, StageView
+
+
+def status_lines(snapshot: Snapshot) -> list[str]:
+    """The run at a glance: link, stages, counts, volume, GPUs, and what needs attention."""
+    link = snapshot.link
+    lines = [
+        f"{snapshot.run} on {snapshot.host}   {link.state} {shown.age(link.age_s)}   "
+        f"verifier {snapshot.verifier or shown.UNKNOWN}   through {snapshot.through or shown.UNKNOWN}   "
+        f"plan {shown.full_count(snapshot.plan_revision)}"
+    ]
+    lines += [f"  {stage_line(stage)}" for stage in snapshot.stages]
+    samples = f"samples {shown.full_count(snapshot.samples)} of {shown.full_count(snapshot.samples_target)}"
+    lines.append(f"{samples}   tokens {shown.full_count(snapshot.tokens)}")
+    loss = {curve.name: curve.values[-1] for curve in snapshot.curves if curve.values}
+    if loss.get("train/loss") is not None or snapshot.acceptance_length is not None:
+        lines.append(
+            f"loss {shown.number(loss.get('train/loss'))}   "
+            f"acceptance length {shown.number(snapshot.acceptance_length)}"
+        )
+    disk = snapshot.disk
+    if disk is not None:
+        full = f"   reaches its reserve in {shown.duration(disk.full_in_s)}" if disk.full_in_s is not None else ""
+        used = f"{shown.si_bytes(disk.used)} of {shown.si_bytes(disk.capacity)} used"
+        lines.append(f"volume {disk.path}   {used}, {shown.si_bytes(disk.free)} free{full}")
+    for gpu in snapshot.gpus:
+        memory = f"{shown.iec_bytes(gpu.mem_used)} of {shown.iec_bytes(gpu.mem_total)}"
+        power = f"{shown.number(gpu.power_w, 0)} W of {shown.number(gpu.power_limit_w, 0)} W"
+        lines.append(
+            f"GPU {gpu.index} {gpu.name}   {shown.percent(gpu.util_pct)}   {power}   {memory}   {gpu.error}".rstrip()
+        )
+    if not snapshot.gpus and snapshot.gpu_note:
+        lines.append(snapshot.gpu_note)
+    for service in snapshot.services:
+        lines.append(f"service {service.name}   {service.state}   {service.url}   {service.message}".rstrip())
+    if snapshot.conductor:
+        lines.append(f"conductor {snapshot.conductor}")
+    if snapshot.budget is not None and snapshot.budget.text:
+        lines.append(f"budget {snapshot.budget.text}")
+    return lines
+
+
+def stage_line(stage: StageView) -> str:
+    """`train     RUNNING      41%  1,234 of 3,000 steps  12.0 steps/s  4m10s  eta 6m02s`."""
+    parts = [f"{stage.name:<9} {stage.state:<11}"]
+    if stage.stale:
+        parts.append("STALE")
+    if stage.done is not None:
+        total = f" of {shown.full_count(stage.total)}" if stage.total is not None else ""
+        if stage.total is not None and stage.state != "DONE":
+            parts.append(shown.percent(stage.done, stage.total))
+        parts.append(f"{shown.full_count(stage.done)}{total} {stage.unit}")
+    if stage.state == "RUNNING":
+        parts.append(shown.rate(stage.rate, stage.unit))
+    if stage.elapsed_s is not None:
+        parts.append(shown.duration(stage.elapsed_s))
+    if stage.state == "RUNNING":
+        parts.append(f"eta {shown.duration(stage.eta_s)}")
+    said = stage.stale_reason if stage.stale and not stage.message else f"{stage.message} {stage.remedy}".strip()
+    return "  ".join([*parts, said]).rstrip()
+
+
+def status_json(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot without log and curves; of each curve the newest known value."""
+    raw = dataclasses.asdict(dataclasses.replace(snapshot, log=(), curves=(), plan=None))
+    for name in ("log", "log_source", "curves"):
+        del raw[name]
+    raw["plan"] = snapshot.plan
+    raw["metrics"] = {
+        curve.name: next((value for value in reversed(curve.values) if value is not None), None)
+        for curve in snapshot.curves
+    }
+    return raw

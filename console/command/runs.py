@@ -1,0 +1,89 @@
+"""The verbs that act on a run: start, stop, resume, kill, set. The host does the work; nothing here has to stay."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from console.command.refusal import Refusal
+from console.command.session import Target, ask_host, connected, find_run, run_async
+
+
+def start(args: argparse.Namespace) -> int:
+    target = find_run(args)
+    asked: dict[str, Any] = {"stale": args.stale}
+    asked |= {key: value for key, value in (("from", args.first), ("through", args.through)) if value}
+
+    async def work() -> bool:
+        async with connected(target.state, target.host, args.accept_host_key) as link:
+            if args.verifier:
+                changes = {"verifier.path": args.verifier}
+                await link.request("set", run=target.run, changes=changes, note="start --verifier")
+            reply = await link.request("start", run=target.run, **asked)
+            return isinstance(reply, dict) and reply.get("already") is True
+
+    if run_async(work()):
+        print(f"{target.run} on {target.host.name} is running already.")
+        return 0
+    print(
+        f"Started {target.run} on {target.host.name}. It needs nothing of this machine; `eagledeck {args.run}` looks in."
+    )
+    return 0
+
+
+def stop(args: argparse.Namespace) -> int:
+    return _act(args, "stop", "was asked to save and stop")
+
+
+def resume(args: argparse.Namespace) -> int:
+    return _act(args, "resume", "goes on")
+
+
+def kill(args: argparse.Namespace) -> int:
+    if not args.yes:
+        _ask_kill(args)
+    return _act(args, "kill", "is being killed")
+
+
+def _ask_kill(args: argparse.Namespace) -> None:
+    what = args.stage or args.run
+    if not sys.stdin.isatty():
+        raise Refusal(
+            f"Killing {what} loses what it has not saved.", "Repeat with --yes; `eagledeck stop` saves first."
+        )
+    print(f"Killing {what} loses what it has not saved. Type {what} to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != what:
+        raise Refusal("Nothing was killed.")
+
+
+def _act(args: argparse.Namespace, op: str, done: str) -> int:
+    target = find_run(args)
+    ask_host(target, args.accept_host_key, op, run=target.run, **({"stage": args.stage} if args.stage else {}))
+    print(f"{args.stage or target.run} on {target.host.name} {done}.")
+    return 0
+
+
+def set_plan(args: argparse.Namespace) -> int:
+    target = find_run(args)
+    changes = dict(_change(text) for text in args.changes)
+    note = args.note or f"eagledeck set {' '.join(args.changes)}"
+    plan = ask_host(target, args.accept_host_key, "set", run=target.run, changes=changes, note=note)
+    _print_plan(target, plan, changes, args.json)
+    return 0
+
+
+def _change(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise Refusal(f"{text} is no change.", "Write KEY=VALUE, such as generate.max_samples=10000", 2)
+    return key.strip(), value.strip()
+
+
+def _print_plan(target: Target, plan: dict[str, Any], changes: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(plan, indent=2))
+        return
+    said = ", ".join(f"{key} = {value}" for key, value in changes.items())
+    print(f"{target.run} on {target.host.name}: {said} (plan {plan.get('revision', '—')}).")

@@ -1,0 +1,76 @@
+"""`eagledeck status`: one run in full, or a line for every run of every host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from console.collector import Collector
+from console.command.printing import status_json, status_lines
+from console.command.session import Target, connected, find_host, find_run, read_config, run_async
+from console.config import Config, HostConfig
+from remote.errors import RemoteError
+
+
+def status(args: argparse.Namespace) -> int:
+    if args.run is None:
+        return _hosts(args)
+    target = find_run(args)
+    return run_async(_run(target, args))
+
+
+async def _run(target: Target, args: argparse.Namespace) -> int:
+    async with (
+        connected(target.state, target.host, args.accept_host_key) as link,
+        Collector(link, target.run) as collector,
+    ):
+        await collector.filled()
+        snapshot = collector.snapshot
+    if not snapshot.stages:
+        message = snapshot.conductor.partition(": ")[2] or f"{target.host.name} says nothing about {target.run}."
+        raise RemoteError(message, f"`eagledeck init {target.run}` makes the run.")
+    print(json.dumps(status_json(snapshot), indent=2) if args.json else "\n".join(status_lines(snapshot)))
+    return 0
+
+
+def _hosts(args: argparse.Namespace) -> int:
+    config = read_config(args)
+    hosts = [find_host(config, args.host)] if args.host else list(config.hosts.values())
+    rows, failures = [], []
+    for host in hosts:
+        try:
+            found = run_async(_runs(config, host, args.accept_host_key))
+        except RemoteError as error:
+            failures.append({"host": host.name, "error": error.message, "remedy": error.remedy})
+        else:
+            rows += [{"host": host.name, **row} for row in found]
+    if args.json:
+        print(json.dumps({"runs": rows, "unreachable": failures}, indent=2))
+    else:
+        _print_rows(rows, failures)
+    return 1 if failures else 0
+
+
+async def _runs(config: Config, host: HostConfig, accept: str | None) -> list[dict[str, Any]]:
+    async with connected(config, host, accept) as link:
+        reply = await link.request("runs")
+        return [dict(row) for row in reply if isinstance(row, Mapping)] if isinstance(reply, list) else []
+
+
+def _print_rows(rows: list[dict[str, Any]], failures: list[dict[str, str]]) -> None:
+    for row in rows:
+        stages = row.get("stages")
+        states = (
+            "  ".join(f"{name} {_state(state)}" for name, state in stages.items()) if isinstance(stages, dict) else ""
+        )
+        print(f"{row['host']}:{row.get('name')}   {row.get('state')}   {states}".rstrip())
+    for failure in failures:
+        print(f"{failure['host']}   not reached: {failure['error']} {failure['remedy']}".rstrip())
+    if not rows and not failures:
+        print("No runs yet. `eagledeck init RUN` makes one.")
+
+
+def _state(value: object) -> str:
+    return str(value.get("state")) if isinstance(value, Mapping) else str(value)
