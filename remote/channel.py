@@ -47,7 +47,10 @@ class Channel:
         return status
 
     async def read(self, size: int = PIECE) -> bytes:
-        """At least one byte; ``b""`` at the end of output. ConnectionLost when the connection died."""
+        """At least one byte; ``b""`` at the end of output. ConnectionLost when the connection died.
+
+        A server that hangs up politely ends the output as a command does; ``wait`` tells the two apart.
+        """
         if self._buffer:
             data = bytes(self._buffer[:size])
             del self._buffer[:size]
@@ -120,8 +123,6 @@ class Channel:
             data: bytes = await self._process.stdout.read(size)
         except (OSError, self._errors()) as error:
             raise self._lost(error) from None
-        if not data and self._process.is_closing() and self.exit_status is None:
-            raise self._lost(None)
         return data
 
     async def _drain_stderr(self) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,28 +116,29 @@ async def _lookup(name: str, user: str, host: str, port: int, ssh_config: bool, 
         return found
     if jumped >= MAX_JUMPS:
         raise HostConfigError(f"{host} is behind more than {MAX_JUMPS} jump hosts.", "Check ProxyJump for a loop.")
-    return replace(found, jumps=await _jumps(hops, found, jumped))
+    return replace(found, jumps=await _jumps(hops, jumped))
 
 
-async def _jumps(hops: str, target: Resolved, jumped: int) -> tuple[Resolved, ...]:
+async def _jumps(hops: str, jumped: int) -> tuple[Resolved, ...]:
     """As ssh does it: the first hop is reached by its own settings, the later ones through the hops before them."""
     chain: list[Resolved] = []
     for number, hop in enumerate(hops.split(",")):
         user, host, port = split_target(hop.strip().removeprefix("ssh://"))
         found = await _lookup("", user, host, port, True, jumped + 1 + number)
-        found = replace(found, name=f"jump:{found.host}:{found.port}")
-        if (found.host, found.port, found.user) == (target.host, target.port, target.user):
-            continue  # `Host *` with a ProxyJump matches the jump host as well
         if number == 0:
             chain.extend(found.jumps)
-        chain.append(replace(found, jumps=()))
+        chain.append(replace(found, name=f"jump:{found.host}:{found.port}", jumps=()))
     return tuple(chain)
 
 
 async def _ask_ssh(argv: list[str], host: str) -> str:
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # so that what a `Match exec` started can be ended with it
         )
     except OSError as error:
         raise HostConfigError(f"{argv[0]} does not start: {error.strerror}.", "Check the OpenSSH client.") from None
@@ -150,7 +152,7 @@ async def _ask_ssh(argv: list[str], host: str) -> str:
         ) from None
     finally:
         if process.returncode is None:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
         said = clean(err.strip().splitlines()[-1] if err.strip() else b"nothing")

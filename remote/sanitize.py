@@ -21,7 +21,11 @@ _ESCAPES = re.compile(
     "|[\x90\x98\x9d-\x9f].*?(?:\x9c|\x07|$)|\x9b[0-?]*[ -/]*[@-~]",
     re.DOTALL,
 )
-_INVISIBLE = "\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+# Unicode's Cf, Zl and Zp less the few that are seen, and lone surrogates
+_INVISIBLE = (
+    "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
 _CONTROLS = re.compile(f"[\x00-\x08\x0a-\x1f\x7f-\x9f{_INVISIBLE}]")
 _CONTROLS_BUT_NEWLINE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
 

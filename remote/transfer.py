@@ -202,12 +202,10 @@ async def _line(channel: Channel, timeout_s: float) -> dict[str, Any]:
     answer = scrub(answer)
     if not isinstance(answer, dict):
         raise RemoteError(f"The host's answer makes no sense: {json.dumps(answer)[:80]}.")
-    error = answer.get("error")
-    if isinstance(error, dict):
-        message = str(error.get("message") or "The host refused.")
-        raise RemoteError(
-            f"{message[:1].upper()}{message[1:]}.", str(error.get("remedy") or ""), str(error.get("code"))
-        )
+    refusal = answer.get("error")
+    if isinstance(refusal, dict):
+        message, remedy = str(refusal.get("message") or "the host refused"), str(refusal.get("remedy") or "")
+        raise RemoteError(message, remedy, str(refusal.get("code") or "refused"))
     return answer
 
 
