@@ -53,7 +53,7 @@ def explain(error: BaseException, stage: str, output: Path) -> Failure:
         volume = mount_of(full)
         return Failure(
             f"The volume {volume} is full ({size_text(free_bytes(volume))} free) while {stage} wrote to {full}",
-            "Free space there (`eagledeck gc` lists what can be reclaimed), then resume; what was saved is intact",
+            "Free space there, then resume; what was saved is intact",
         )
     if _is_memory(error):
         where = "the GPU" if "CUDA" in str(error) or type(error).__name__ == "OutOfMemoryError" else "the host"

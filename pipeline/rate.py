@@ -8,7 +8,7 @@ WINDOW_S = 60.0
 
 
 class Rate:
-    """Units per second over the last `window_s` seconds, so that a resumed, paused or throttled stage shows its present pace."""
+    """Units per second over the last `window_s` seconds: the present pace, also after a resume or a pause."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self.window_s = window_s
@@ -19,7 +19,7 @@ class Rate:
         self._seen.clear()
 
     def add(self, now: float, done: float) -> float | None:
-        """Note that `done` units were reached at `now` (monotonic seconds); returns units per second, None when unknown.
+        """Note that `done` units were reached at `now` (monotonic seconds); returns units per second, None: unknown.
 
         A `done` below the last one starts the window anew.
         """
