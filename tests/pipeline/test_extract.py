@@ -244,7 +244,7 @@ def test_stop_cuts_the_shard_and_resume_does_the_rest_once(
     rows = rows_of(40)
     run = run_with(tmp_path, tiny_verifier, rows, batch_tokens=100, **EXACT)
     stop_after(monkeypatch, 3, lambda run: run.stage("extract").latest().request("stop", by="test"), run)  # type: ignore[union-attr]
-    monkeypatch.setattr("pipeline.stage._POLL_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline.stagerun._POLL_EVERY_S", 0.0)
     assert extract(run) == 0
     assert outcome(run)["result"] == "stopped"
     kept = ShardStore(output(run)).ids()
@@ -404,7 +404,7 @@ def test_output_of_another_verifier_is_not_continued(
 ) -> None:
     run = run_with(tmp_path, tiny_verifier, rows_of(40), batch_tokens=100, **EXACT)
     stop_after(monkeypatch, 2, lambda run: run.stage("extract").latest().request("stop", by="test"), run)  # type: ignore[union-attr]
-    monkeypatch.setattr("pipeline.stage._POLL_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline.stagerun._POLL_EVERY_S", 0.0)
     assert extract(run) == 0
     index = output(run) / "index.json"
     index.write_text(index.read_text().replace('"hidden_size": 32', '"hidden_size": 64'))
