@@ -67,7 +67,9 @@ class ConsoleApp(App[None]):
             self.register_theme(theme)
         if "TEXTUAL_THEME" not in os.environ:
             few = plain or self.console.color_system not in {"truecolor", "256"}
+            # Set before the first frame: a theme chosen on mount would draw everything twice.
             self.set_reactive(App.theme, (EAGLEDECK_ANSI if few else EAGLEDECK).name)
+            self.stylesheet.set_variables(self.get_css_variables())
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return variable_defaults(self.current_theme)
@@ -110,5 +112,3 @@ class ConsoleApp(App[None]):
     def action_help_quit(self) -> None:
         """ctrl+c stops nothing here."""
         self.notify("q leaves the console; the run keeps going. x stops the stage.", markup=False)
-
-

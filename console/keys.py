@@ -26,18 +26,27 @@ class Key:
 
 
 KEYS = (
-    Key("run.start", "s", "s", "start", "run", "start the run: stage after stage, up to the last planned one", "start", 1),
-    Key("run.stop", "x", "x", "stop", "run", "stop the stage at work: it saves a checkpoint and ends", "stop", 1),
+    Key(
+        "run.start",
+        "s",
+        "s",
+        "start",
+        "run",
+        "start: stage after stage, as planned",
+        "start",
+        1,
+    ),
+    Key("run.stop", "x", "x", "stop", "run", "stop the stage at work: it saves and ends", "stop", 1),
     Key("run.resume", "r", "r", "resume", "run", "resume the stage that was stopped or failed", "resume", 2),
     Key("run.kill", "K,shift+k", "K", "kill", "run", "kill the stage at work; asks for its name", "kill", 4),
     Key("run.edit", "e", "e", "edit", "run", "edit the plan", "edit", 2),
     Key("run.previous", "left_square_bracket", "[", "previous_run", "run", "the previous run of this host"),
     Key("run.next", "right_square_bracket", "]", "next_run", "run", "the next run of this host"),
-    Key("link.retry", "R,shift+r", "R", "retry", "link", "connect now instead of at the end of the pause"),
-    Key("link.key", "H,shift+h", "H", "host_key", "link", "look at the host key that the connection waits for"),
+    Key("link.retry", "R,shift+r", "R", "retry", "link", "connect now"),
+    Key("link.key", "H,shift+h", "H", "host_key", "link", "the host key that the connection waits for"),
     Key("view.zoom", "z", "z", "zoom", "view", "the chart alone, and back", "zoom", 5),
     Key("view.freeze", "space", "space", "freeze", "view", "freeze the display; data still arrives", "freeze", 7),
-    Key("chart.next", "v", "v", "next_view", "chart", "next picture: loss, accuracy, acceptance, speed, …", "view", 8),
+    Key("chart.next", "v", "v", "next_view", "chart", "next picture: loss, accuracy, speed, …", "view", 8),
     Key("chart.log", "y", "y", "log_scale", "chart", "y axis linear or logarithmic"),
     Key("chart.unit", "u", "u", "x_unit", "chart", "x axis in steps or epochs"),
     Key("chart.marks", "m", "m", "marks", "chart", "draw with braille, blocks or ASCII"),
@@ -50,7 +59,7 @@ KEYS = (
     Key("log.page_down", "pagedown", "PgDn", "log_page_down", "log", "a page down"),
     Key("log.end", "G,shift+g,end", "G End", "log_end", "log", "to the end, and follow"),
     Key("help", "question_mark", "?", "help", "console", "these keys", "help", 0),
-    Key("back", "escape", "Esc", "back", "console", "leave zoom, a bigger log, or the last refusal behind"),
+    Key("back", "escape", "Esc", "back", "console", "leave zoom, big log, last refusal"),
     Key("detach", "q", "q", "detach", "console", "leave; the run keeps going on its host", "detach", 0),
 )
 

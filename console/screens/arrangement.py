@@ -27,6 +27,7 @@ class Facts:
     """Positions with an acceptance rate."""
     acceptance: bool = False
     speed: bool = False
+    curves: bool = True
     zoom: bool = False
     log: str = "normal"
 
@@ -38,7 +39,7 @@ def arrange(width: int, height: int, facts: Facts) -> dict[str, Region]:
     top = _band(places, "truth", 0, 1, width, height)
     rail = 3 if tall else 2 if height >= 10 else 1
     top = _band(places, "rail", top + (1 if tall else 0), rail, width, height)
-    most = max(1, height // 4) if tall else 3 if height >= 24 else 1 if height < 20 else 2
+    most = height // 4 if tall else 4 if height >= 24 else 1 if height < 20 else 2
     if facts.alert_rows:
         top = _band(places, "alerts", top + (1 if tall else 0), min(most, facts.alert_rows), width, height)
     if tall:
@@ -57,7 +58,7 @@ def arrange(width: int, height: int, facts: Facts) -> dict[str, Region]:
     if facts.zoom:
         places["chart"] = Region(left, top, inner, room)
         return places
-    log = _log_height(height, room, facts)
+    log = _log_height(width, height, room, facts)
     middle = room - log - (1 if tall and log else 0)
     if log:
         places["log"] = Region(left, bottom - log, inner, log)
@@ -77,14 +78,19 @@ def _band(places: dict[str, Region], name: str, y: int, size: int, width: int, h
     return y
 
 
-def _log_height(height: int, room: int, facts: Facts) -> int:
+def _log_height(width: int, height: int, room: int, facts: Facts) -> int:
     if facts.log == "half":
         return max(2, room // 2)
     if height < 12:
         return 0
     if height < 20:
         return 3
-    return 1 + max(4, round((height - 8) * 0.25))
+    normal = 1 + max(4, round((height - 8) * 0.25))
+    if facts.curves or width < NARROW:
+        return normal
+    # Without a curve the chart only says so: the log has better use for the rows.
+    needed = max(facts.target_rows + 6, facts.gpus + 4, 11)
+    return max(normal, room - needed - (3 if height >= TALL else 0))
 
 
 def _one_column(places: dict[str, Region], body: Region, facts: Facts) -> None:

@@ -18,7 +18,7 @@ class Choice(Panel):
     can_focus = True
     FADES = False
     DEFAULT_CSS = """
-    Choice { height: 1; margin: 0 1 0 1; background: transparent; }
+    Choice { height: 1; margin: 0 0 0 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "press", "choose", id="choice.press", show=False),

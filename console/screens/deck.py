@@ -55,4 +55,6 @@ class Deck(Widget):
     def facts(self, facts: Facts) -> None:
         if facts != self._layout.facts:
             self._layout.facts = facts
-            self.refresh(layout=True)
+            # A layout asked for by a child is what makes Textual arrange its parent anew.
+            for child in self.children[:1]:
+                child.refresh(layout=True)

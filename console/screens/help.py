@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -18,7 +19,7 @@ from console.widgets.panel import Panel
 def help_lines(width: int) -> list[Line]:
     """Groups of keys; two columns where there is room for them."""
     groups = [[((name, "title"),), *(_row(key.shown, key.help) for key in KEYS if key.group == name)] for name in GROUPS]
-    if width < 110:
+    if width < 100:
         return [fit(line, width) for group in groups for line in (*group, ())][:-1]
     columns: list[list[Line]] = [[], []]
     for group in groups:
@@ -44,12 +45,11 @@ class HelpLines(Panel):
 
     FADES = False
     DEFAULT_CSS = """
-    HelpLines { background: transparent; }
+    HelpLines { height: auto; margin: 0 0 1 0; }
     """
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.styles.height = len(help_lines(width))
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(help_lines(width))
 
     def lines(self, width: int, height: int) -> list[Line]:
         return help_lines(width)
@@ -63,8 +63,7 @@ class Help(ModalScreen[None]):
     ]
 
     def compose(self) -> ComposeResult:
-        width = min(118, self.app.size.width - 4) - 6
         with VerticalScroll(classes="dialog help") as dialog:
             dialog.border_title = "keys"
-            yield HelpLines(width)
+            yield HelpLines()
             yield Static("Selecting text: hold shift while dragging. Esc closes this.", markup=False, classes="fact")

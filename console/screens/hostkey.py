@@ -33,6 +33,7 @@ def host_key_question(link: LinkView) -> HostKeyQuestion | None:
 
 def host_key_intent(question: HostKeyQuestion) -> Intent:
     """Unknown: confirm. Changed: type the host's name."""
+    facts: tuple[str, ...]
     if not question.pinned:
         facts = (
             f"{question.host} shows this key for the first time:",

@@ -13,6 +13,7 @@ from textual.events import Resize
 from textual.reactive import var
 
 from console.keys import KEYS
+from console.screens import intents
 from console.screens.actions import RunActions
 from console.screens.arrangement import LOG_SIZES, Facts
 from console.screens.deck import Deck
@@ -24,7 +25,7 @@ from console.widgets.events import Events
 from console.widgets.footer import Footer
 from console.widgets.gpus import Gpus
 from console.widgets.log import Log
-from console.widgets.looks import ACTIVE, CURRENT, active_stage
+from console.widgets.looks import CURRENT
 from console.widgets.panel import Panel
 from console.widgets.rail import Rail
 from console.widgets.targets import Targets, target_rows
@@ -36,10 +37,19 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 
 
+def chart_hint(snapshot: Snapshot) -> str:
+    """What stands where the chart will be."""
+    if not snapshot.stages:
+        return "waiting for the host"
+    if all(stage.state == "PENDING" for stage in snapshot.stages):
+        return "s starts the run"
+    return "train draws its loss here"
+
+
 class Overview(RunActions):
     """Shows one snapshot at a time. While frozen it keeps the newest one back and says how many came."""
 
-    AUTO_FOCUS = None
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             key.keys,
@@ -113,7 +123,7 @@ class Overview(RunActions):
         for panel in self.panels:
             panel.stale = stale
         self.rail.show(snapshot.stages, snapshot.through, self.now_host(snapshot))
-        self.chart.show(snapshot.curves)
+        self.chart.show(snapshot.curves, chart_hint(snapshot))
         self.targets.show(snapshot)
         self.gpus.show(snapshot.gpus, snapshot.gpu_note)
         self.acceptance.show(acceptance_of(snapshot))
@@ -137,6 +147,7 @@ class Overview(RunActions):
             acceptance=known is not None,
             rates=len(known.rates) if known is not None else 0,
             speed=known is not None and known.speed is not None,
+            curves=self.chart.view is not None,
         )
         self.deck.facts = self._facts
 
@@ -159,18 +170,15 @@ class Overview(RunActions):
     def idle_keys(self) -> frozenset[str]:
         """Keys that have nothing to act on."""
         snapshot = self.latest
-        if snapshot is None or snapshot.link.state not in {"LIVE", "STALE"}:
-            return frozenset({"run.start", "run.stop", "run.resume", "run.kill", "run.edit"})
-        idle = set()
-        active = active_stage(snapshot.stages)
-        if active is None or active.state == "STOPPING":
-            idle.add("run.stop")
-        if not any(stage.state in ACTIVE | {"LOST"} for stage in snapshot.stages):
-            idle.add("run.kill")
-        if active is not None or not any(stage.resumable and stage.state != "DONE" for stage in snapshot.stages):
-            idle.add("run.resume")
-        if active is not None:
-            idle.add("run.start")
+        asked = {
+            "run.start": intents.start(snapshot),
+            "run.stop": intents.stop(snapshot),
+            "run.resume": intents.resume(snapshot),
+            "run.kill": intents.kill(snapshot),
+        }
+        idle = {key for key, intent in asked.items() if isinstance(intent, intents.Refusal)}
+        if snapshot is None or snapshot.plan is None:
+            idle.add("run.edit")
         return frozenset(idle)
 
     # ------------------------------------------------------------ looking

@@ -45,7 +45,7 @@ class PlanList(Panel):
     can_focus = True
     FADES = False
     DEFAULT_CSS = """
-    PlanList { background: transparent; height: 1fr; min-height: 4; }
+    PlanList { height: 1fr; min-height: 4; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", id="plan.up", show=False),

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -17,6 +17,7 @@ from console.screens.intents import Intent
 class Question(ModalScreen[str]):
     """Asks an Intent; the result is the key of the answer, empty for Cancel."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (24, "-normal")]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", id="question.cancel", show=False)]
 
     def __init__(self, intent: Intent) -> None:
@@ -25,7 +26,7 @@ class Question(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         intent = self.intent
-        with Vertical(classes="dialog") as dialog:
+        with VerticalScroll(classes="dialog", can_focus=False) as dialog:
             dialog.border_title = intent.title.replace("[", "\\[")
             for fact in intent.facts:
                 yield Static(fact, markup=False, classes="fact")

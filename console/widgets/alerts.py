@@ -32,7 +32,9 @@ def alerts(snapshot: Snapshot | None, refusal: Alert | None = None) -> list[Aler
         return found
     link = snapshot.link
     if link.state not in {"LIVE", "CONNECTING", "BOOTSTRAP", "IDLE"} and (link.message or link.remedy):
-        found.append(Alert("bad" if link.state == "BLOCKED" else "warn", link.message or link.remedy, link.remedy))
+        blocked = link.state == "BLOCKED"
+        remedy = link.remedy or ("" if blocked else "R connects now")
+        found.append(Alert("bad" if blocked else "warn", link.message or link.remedy, remedy))
     for stage in snapshot.stages:
         found += _of_stage(stage)
     if snapshot.disk is not None:

@@ -35,9 +35,10 @@ def event_line(event: EventView, now: float, width: int) -> Line:
     spans: list[Span] = [(clock_text(event.t, now), "faint"), (f" {glyph} ", role)]
     if width >= 40:
         spans.append((pad(event.stage, 9), "label"))
-    elif event.stage and not event.message.startswith(event.stage):
-        spans.append((f"{event.stage} ", "label"))
-    spans.append((event.message or event.kind, "value" if role == "dim" else role))
+    message = event.message or event.kind
+    if glyph == "◆" and message.startswith(f"{event.kind} "):
+        message = message.removeprefix(f"{event.kind} ")
+    spans.append((message, role if role in {"bad", "warn"} else "value"))
     return fit(spans, width)
 
 

@@ -62,18 +62,20 @@ def gpu_row(gpu: GpuView, width: int) -> Line:
     mark: Span = ("!", "warn") if gpu.error or hot else (" ", "")
     spans: list[Span] = [(index, "label"), mark]
     if width >= 62:
-        free = width - 3 - 4 - 10 - 12 - 6 - 8
+        free = width - 3 - 4 - 11 - 12 - 6 - 6
         bars = max(4, free // 2)
-        spans += [*bar(share, bars, "bar-util"), util, ("  ", ""), *_power(power, limit, 8), ("   ", "")]
+        spans += [*bar(share, bars, "bar-util"), util, ("  ", ""), *_power(power, limit, 9), ("   ", "")]
         spans += [*bar(vram_share, bars, "bar-vram"), (" ", ""), *_of(used, total, " GiB", 11)]
         spans += [(right(_whole(gpu.temp_c, "°C"), 6), "warn" if hot else "dim")]
     elif width >= 42:
-        free = width - 3 - 4 - 9 - 2 - 10 - 5
-        spans += [*bar(share, max(3, free), "bar-util"), util, (" ", ""), *_power(power, limit, 7)]
-        spans += [("  ", ""), *_of(used, total, "G", 9), (right(_whole(gpu.temp_c, "°"), 4), "warn" if hot else "dim")]
+        free = width - 3 - 4 - 9 - 1 - 7 - 5
+        across = max(3, free * 3 // 5)
+        spans += [*bar(share, across, "bar-util"), util, (" ", ""), *_power(power, limit, 8)]
+        spans += [(" ", ""), *bar(vram_share, free - across, "bar-vram"), (" ", ""), *_of(used, total, "G", 6)]
+        spans += [(right(_whole(gpu.temp_c, "°"), 4), "warn" if hot else "dim")]
     elif width >= 34:
         free = width - 3 - 4 - 9 - 9
-        spans += [*bar(share, max(3, free), "bar-util"), util, (" ", ""), *_power(power, limit, 7)]
+        spans += [*bar(share, max(3, free), "bar-util"), util, (" ", ""), *_power(power, limit, 8)]
         spans += [(" ", ""), *_of(used, total, "G", 8)]
     else:
         free = width - 3 - 4 - 6 - 6
@@ -94,7 +96,7 @@ def _gib(value: float | None) -> str:
 def _power(power: str, limit: str, size: int) -> list[Span]:
     text = f"{power}/{limit}"
     blank = " " * max(0, size - len(text))
-    return [(blank, ""), (power, "value"), (f"/{limit} W" if size > 7 else f"/{limit}W", "label")]
+    return [(blank, ""), (power, "value"), (f"/{limit} W" if size > 8 else f"/{limit}W", "label")]
 
 
 def _of(used: str, total: str, unit: str, size: int) -> list[Span]:

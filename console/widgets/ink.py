@@ -6,6 +6,7 @@ installed packages only Rich's cell measure is used, so every panel can be teste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -14,7 +15,6 @@ Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 ELLIPSIS = "…"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def width_of(line: Iterable[Span]) -> int:
@@ -128,37 +128,31 @@ def heading(title: str, info: Sequence[Span], width: int, marks: Sequence[Span] 
 
 
 def bar(share: float | None, width: int, role: str, mark: float | None = None) -> Line:
-    """A bar of `width` cells filled in eighths; `mark` (a share) is drawn as `│`. Unknown is an empty bar."""
+    """`━━━━━╸────`: filled in half cells; `mark` (a share) is drawn as `│`. Unknown is an empty bar.
+
+    Only nothing looks like nothing, and only all of it looks like all of it.
+    """
     width = max(0, width)
-    share = 0.0 if share is None else min(1.0, max(0.0, share))
-    eighths = round(share * width * 8)
-    if 0 < share and eighths == 0:
-        eighths = 1
-    if share < 1 and eighths == width * 8:
-        eighths -= 1
-    full, rest = divmod(eighths, 8)
-    cells = ["█"] * full
-    if rest:
-        cells.append(_EIGHTHS[rest])
-    spans: list[Span] = [("".join(cells), role)] if cells else []
-    spans.append(("·" * (width - len(cells)), "track"))
-    if mark is None or not 0.0 < mark < 1.0:
-        return fit(spans, width)
-    place = min(width - 1, int(mark * width))
-    text, used = text_of(spans), len(cells)
-    before, after = text[:place], text[place + 1 :]
-    marked: list[Span] = [(before[:used], role), (before[used:], "track"), ("│", "mark")]
-    cut = max(0, used - place - 1)
-    marked += [(after[:cut], role), (after[cut:], "track")]
-    return fit(marked, width)
+    share = 0.0 if share is None or not math.isfinite(share) else min(1.0, max(0.0, share))
+    halves = round(share * width * 2)
+    if share > 0:
+        halves = max(1, halves)
+    if share < 1:
+        halves = min(2 * width - 1, halves)
+    full, half = divmod(max(0, halves), 2)
+    done = "━" * full + "╸" * half
+    cells = [(sign, role) for sign in done] + [("─", "track")] * (width - len(done))
+    if mark is not None and 0.0 < mark < 1.0 and width:
+        cells[min(width - 1, int(mark * width))] = ("│", "mark")
+    return runs(cells)
 
 
-def meter(share: float | None, width: int, role: str) -> Line:
-    """A thin line `━━━━────`: progress where a bar would be too loud."""
-    share = 0.0 if share is None else min(1.0, max(0.0, share))
-    full = round(share * width)
-    if share < 1.0 and full == width:
-        full -= 1
-    if share > 0 and full == 0:
-        full = 1
-    return fit([("━" * full, role), ("─" * (width - full), "track")], width)
+def runs(cells: Iterable[Span]) -> Line:
+    """Neighbours of one role joined to one span."""
+    out: list[Span] = []
+    for text, role in cells:
+        if out and out[-1][1] == role:
+            out[-1] = (out[-1][0] + text, role)
+        else:
+            out.append((text, role))
+    return tuple(out)

@@ -16,7 +16,7 @@ def line_role(text: str) -> str:
     """Lines that speak of errors or warnings stand out."""
     if _BAD.search(text):
         return "bad"
-    return "warn" if _WARN.search(text) else "value"
+    return "warn" if _WARN.search(text) else "log"
 
 
 def log_lines(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -26,7 +27,7 @@ class Panel(Widget):
 
     ALLOW_SELECT: ClassVar[bool] = False
     DEFAULT_CSS = """
-    Panel { width: 1fr; height: 1fr; background: $background; }
+    Panel { width: 1fr; height: 1fr; }
     """
     FADES: ClassVar[bool] = True
     """Whether the panel fades when its numbers are no longer current."""
@@ -68,9 +69,15 @@ class Panel(Widget):
         return self._strips[y] if y < len(self._strips) else Strip.blank(size[0])
 
     def _draw(self, width: int, height: int) -> list[Strip]:
-        style = cast(Inked, self.app).palette.style
-        stale = self._stale
-        strips = []
-        for line in list(self.lines(width, height))[:height]:
-            strips.append(Strip([Segment(text, style(role, stale)) for text, role in fit(line, width)], width))
-        return strips
+        palette = cast(Inked, self.app).palette
+        under = Style(bgcolor=self.rich_style.bgcolor)
+        styles: dict[str, Style] = {}
+
+        def segment(text: str, role: str) -> Segment:
+            if role not in styles:
+                styles[role] = under + palette.style(role, self._stale)
+            return Segment(text, styles[role])
+
+        rows = [fit(line, width) for line in list(self.lines(width, height))[:height]]
+        rows += [((" " * width, ""),)] * (height - len(rows))
+        return [Strip([segment(text, role) for text, role in row], width) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from console.format import duration, percent
 from console.snapshot import StageView
-from console.widgets.ink import Line, Span, fit, meter, spread, width_of
+from console.widgets.ink import Line, Span, bar, fit, spread, width_of
 from console.widgets.looks import ACTIVE, active_stage, share_of, stage_look, stop_clock
 from console.widgets.panel import Panel
 
@@ -27,7 +27,7 @@ def rail_lines(
             waiting += [("— ", "faint"), (name, "dim"), ("   ", "")]
         return [fit([(" ", ""), *waiting], width)]
     inner = width - 2
-    widths = _equal(len(stages), inner) if height >= 3 else _accordion(stages, inner, now_host)
+    widths = _widths(stages, inner, now_host)
     last = _ORDER.index(through) if through in _ORDER else len(_ORDER)
     cells = [
         _cell(stage, size, height, stage.name in _ORDER and _ORDER.index(stage.name) > last, now_host)
@@ -38,7 +38,7 @@ def rail_lines(
         spans: list[Span] = [(" ", "")]
         for index, cell in enumerate(cells):
             if index:
-                spans.append((" › " if row == 0 and height < 3 else " " * _GAP, "faint"))
+                spans.append((" " * _GAP, ""))
             spans.extend(cell[row])
         rows.append(fit(spans, width))
     return rows
@@ -49,17 +49,20 @@ def _equal(count: int, inner: int) -> list[int]:
     return [room // count + (1 if index < room % count else 0) for index in range(count)]
 
 
-def _accordion(stages: Sequence[StageView], inner: int, now_host: float | None) -> list[int]:
-    """Natural widths; what is left over goes to the stage at work, or to all alike."""
+def _widths(stages: Sequence[StageView], inner: int, now_host: float | None) -> list[int]:
+    """Natural widths; what is left over goes to all alike, or to the stage at work when it is little."""
     natural = [max(width_of(_name(stage)), width_of(_words(stage, 40, now_host))) for stage in stages]
     room = inner - _GAP * (len(stages) - 1)
     spare = room - sum(natural)
     active = active_stage(tuple(stages))
     if spare < 0:
+        natural = [max(width_of(_name(stage)), width_of(_words(stage, 0, now_host))) for stage in stages]
+        spare = room - sum(natural)
+    if spare < 0:
         return _equal(len(stages), inner)
-    if active is None:
-        return [size + spare // len(stages) for size in natural]
-    return [size + (spare if stage is active else 0) for stage, size in zip(stages, natural)]
+    alike = spare // len(stages) if active is None or spare >= 4 * len(stages) else 0
+    rest = spare - alike * len(stages)
+    return [size + alike + (rest if stage is active else 0) for stage, size in zip(stages, natural)]
 
 
 def _name(stage: StageView) -> list[Span]:
@@ -80,11 +83,13 @@ def _words(stage: StageView, width: int, now_host: float | None) -> list[Span]:
     elif stage.elapsed_s is not None:
         times.append((f" {duration(stage.elapsed_s)}", "dim"))
     if stage.state in ACTIVE and stage.eta_s is not None:
-        times.append((f" · eta {duration(stage.eta_s)}", "value"))
+        times.append((f" eta {duration(stage.eta_s)}", "value"))
     elif stage.state not in {"DONE", "PENDING", "STOPPING"} and share_of(stage) is not None:
         times = [(f" {percent(share_of(stage), 1.0)}", "dim")]
-    while times and width_of(spans) + width_of(times) > width:
-        times.pop(0)
+    if width_of(spans) + width_of(times) > width:
+        times = times[-1:]
+    if width_of(spans) + width_of(times) > width:
+        times = []
     return [*spans, *times]
 
 
@@ -100,12 +105,12 @@ def _cell(stage: StageView, width: int, height: int, beyond: bool, now_host: flo
     if height >= 3:
         role = "bar-stage" if stage.state in ACTIVE else "good" if stage.state == "DONE" else "dim"
         first = spread(head, [(0, [(shown, "value")])] if shown else [], width)
-        return [first, fit(words, width), meter(share, width, role)]
+        return [first, fit(words, width), bar(share, width, role)]
     if stage.state in ACTIVE and shown:
         room = width - width_of(head) - len(shown) - 2
         line: list[Span] = [*head, (" ", "")]
         if room >= 4:
-            line += [*meter(share, room, "bar-stage"), (" ", "")]
+            line += [*bar(share, room, "bar-stage"), (" ", "")]
         return [fit([*line, (shown, "value")], width), fit(words, width)]
     return [fit(head, width), fit(words, width)]
 

@@ -20,9 +20,9 @@ from console.widgets.ink import Line, Part, Span, bar, fit, heading, join, pad, 
 from console.widgets.looks import active_stage, share_of
 from console.widgets.panel import Panel
 
-_LABEL = 9
+_LABEL = 8
 _AMOUNT = 15
-_PERCENT = 6
+_PERCENT = 5
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _samples_row(snapshot: Snapshot, generate: StageView | None) -> Row:
         if generate.phase and generate.phase != "running":
             notes.append((0, [(generate.phase, "warn")]))
         if generate.rate is not None:
-            notes.append((1, [(rate(generate.rate, ""), "value")]))
+            notes.append((1, [(rate(generate.rate, "").replace(" /", "/"), "value")]))
     rejected = generate.counts.get("rejected") if generate is not None else None
     if rejected:
         notes.append((2, [(f"{full_count(rejected)} rejected", "warn")]))
@@ -87,7 +87,7 @@ def _samples_row(snapshot: Snapshot, generate: StageView | None) -> Row:
 def _tokens_row(snapshot: Snapshot) -> Row:
     notes: list[Part] = []
     if snapshot.tokens and snapshot.samples:
-        notes.append((1, [(full_count(snapshot.tokens / snapshot.samples), "value"), (" per sample", "label")]))
+        notes.append((1, [(full_count(snapshot.tokens / snapshot.samples), "value"), ("/sample", "label")]))
     whole = snapshot.tokens_target
     amount = f"{short_count(snapshot.tokens)}/{short_count(whole)}" if whole else full_count(snapshot.tokens)
     share = _share(snapshot.tokens, whole)
@@ -124,7 +124,7 @@ def bytes_of(part: float | None, whole: float | None) -> str:
     return f"{first}/{second}"
 
 
-def row_line(row: Row, width: int, bar_width: int) -> Line:
+def row_line(row: Row, width: int, bar_width: int, amount: int = _AMOUNT) -> Line:
     """Label, bar, amount, percent, notes; all rows of a panel share the columns."""
     spans: list[Span] = [(pad(row.label, _LABEL), "label")]
     if bar_width:
@@ -133,7 +133,7 @@ def row_line(row: Row, width: int, bar_width: int) -> Line:
         else:
             spans += bar(row.share, bar_width, row.role, row.mark)
         spans.append((" ", ""))
-    spans += [(right(row.amount, _AMOUNT), "value"), (right(row.percent, _PERCENT), row.alarm or "value")]
+    spans += [(right(row.amount, amount), "value"), (right(row.percent, _PERCENT), row.alarm or "value")]
     room = width - width_of(spans) - 2
     if row.notes and room >= 4:
         order = sorted(range(len(row.notes)), key=lambda index: row.notes[index][0])
@@ -149,15 +149,24 @@ def target_lines(snapshot: Snapshot | None, width: int, height: int, with_headin
     rows = target_rows(snapshot) if snapshot is not None else []
     room = height - len(out)
     rows = rows[len(rows) - room :] if 0 < room < len(rows) else rows[: max(0, room)]
-    fixed = _LABEL + 1 + _AMOUNT + _PERCENT
-    notes = max((max((width_of(part) for _, part in row.notes), default=0) for row in rows), default=0)
-    notes = min(max(notes, 14), 34 if width >= 72 else 18)
+    amount = max((len(row.amount) for row in rows), default=0)
+    fixed = _LABEL + 1 + amount + _PERCENT
+    notes = max((_notes_width(row, width) for row in rows), default=0)
     bar_width = min(40, width - fixed - notes - 2)
-    if bar_width < 8:
+    if bar_width < 5:
         bar_width = min(12, max(0, width - fixed))
     if bar_width < 4:
         bar_width = 0
-    return out + [row_line(row, width, bar_width) for row in rows]
+    return out + [row_line(row, width, bar_width, amount) for row in rows]
+
+
+def _notes_width(row: Row, width: int) -> int:
+    """Room for the notes: for all of them in a wide panel, else for the first one."""
+    if not row.notes:
+        return 0
+    if width >= 84:
+        return sum(width_of(part) + 2 for _, part in row.notes)
+    return width_of(min(row.notes, key=lambda note: note[0])[1])
 
 
 def _heading_info(snapshot: Snapshot | None) -> list[Span]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from console.format import UNKNOWN, duration, known
 from console.snapshot import Snapshot
-from console.widgets.ink import Line, Part, Span, clip_middle, fit, spread
+from console.widgets.ink import Line, Part, Span, clip_middle, fit, spread, width_of
 from console.widgets.looks import link_look
 from console.widgets.panel import Panel
 
@@ -24,7 +24,7 @@ class Moment:
 def truth_line(snapshot: Snapshot | None, moment: Moment, width: int) -> Line:
     """One line of exactly `width` cells."""
     if snapshot is None:
-        return spread([(" ○ ", "dim"), ("waiting for the first data", "dim")], _right_parts(None, moment), width - 1)
+        return spread([(" ○ ", "dim"), ("waiting for the first data", "dim")], _right_parts(None, moment, width), width - 1)
     link = snapshot.link
     glyph, role = link_look(link)
     left: list[Span] = [(f" {glyph} ", role), (link.state, role), (" ", "")]
@@ -33,20 +33,22 @@ def truth_line(snapshot: Snapshot | None, moment: Moment, width: int) -> Line:
         left.append((f" retry {duration(max(0.0, link.retry_in_s - moment.since_s))}", "dim"))
     elif link.rtt_ms is not None and link.state == "LIVE" and width >= 72:
         left += [("  ssh ", "label"), (f"{link.rtt_ms:.0f} ms", "value")]
-    right = _right_parts(snapshot, moment)
-    room = width - sum(len(text) for text, _ in left) - 24
-    name_room = max(10, room - (10 if width >= 72 else 0))
-    host = clip_middle(snapshot.host or link.host or UNKNOWN, max(5, name_room // 2))
-    run = clip_middle(snapshot.run or UNKNOWN, max(5, name_room - len(host) - 5))
+    right = _right_parts(snapshot, moment, width)
+    clock = len(moment.clock) + 2 + (16 if moment.frozen else 0)
+    room = width - width_of(left) - clock - 7
+    host, run = snapshot.host or link.host or UNKNOWN, snapshot.run or UNKNOWN
+    if len(host) + len(run) > room:
+        host = clip_middle(host, max(4, min(len(host), room // 3)))
+        run = clip_middle(run, max(6, room - len(host)))
     left += [("   ", ""), (host, "label"), (" › ", "faint"), (run, "strong")]
-    return fit(spread(left, right, width - 1, least=len("".join(text for text, _ in left))), width)
+    return fit(spread(left, right, width - 1), width)
 
 
 def _age(age_s: float | None, since_s: float) -> str:
     return UNKNOWN if age_s is None or not known(age_s) else duration(max(0.0, age_s + since_s))
 
 
-def _right_parts(snapshot: Snapshot | None, moment: Moment) -> list[Part]:
+def _right_parts(snapshot: Snapshot | None, moment: Moment, width: int) -> list[Part]:
     parts: list[Part] = []
     if moment.frozen:
         parts.append((0, [(f" FROZEN +{moment.held_back} ", "badge")]))
@@ -55,19 +57,19 @@ def _right_parts(snapshot: Snapshot | None, moment: Moment) -> list[Part]:
             parts.append((6, [("verifier ", "label"), (clip_middle(snapshot.verifier, 28), "value")]))
         if snapshot.plan_revision is not None:
             parts.append((5, [("plan ", "label"), (str(snapshot.plan_revision), "value")]))
-        parts.append((3, [(_gpus(snapshot), "value" if snapshot.gpus else "label")]))
+        parts.append((3, [(_gpus(snapshot, width), "value" if snapshot.gpus else "label")]))
     parts.append((1, [(moment.clock, "value")]))
     return parts
 
 
-def _gpus(snapshot: Snapshot) -> str:
+def _gpus(snapshot: Snapshot, width: int) -> str:
     count = len(snapshot.gpus)
     if not count:
         return "no GPU" if snapshot.gpu_note else ""
     names = {gpu.name for gpu in snapshot.gpus}
     if len(names) == 1:
         name = names.pop().removeprefix("NVIDIA ").strip()
-        if name and len(name) <= 18:
+        if name and len(name) <= (24 if width >= 110 else 8):
             return f"{count} × {name}"
     return f"{count} GPU{'s' if count > 1 else ''}"
 

@@ -16,7 +16,7 @@ from console.snapshot import Curve
 LIMIT = 1200
 """Points kept of a curve: beyond the dot columns of any terminal in use."""
 
-SMOOTHING_SHARE = 60
+SMOOTHING_SHARE = 100
 """The smoothing window is this part of the curve: short curves are drawn as they are."""
 
 

@@ -28,14 +28,16 @@ class LineChart(Panel):
         super().__init__(id=id)
         self._curves: tuple[Curve, ...] = ()
         self._store = TrackStore()
+        self._hint = ""
         self._chosen = ""
         self._log_y = False
         self._x_unit = "step"
         self._marks = marks_for(os.environ, getattr(sys.__stdout__, "encoding", None))
 
-    def show(self, curves: tuple[Curve, ...]) -> None:
-        if curves is not self._curves and curves != self._curves:
-            self._curves = curves
+    def show(self, curves: tuple[Curve, ...], hint: str) -> None:
+        """`hint` is said while there is no curve."""
+        if hint != self._hint or (curves is not self._curves and curves != self._curves):
+            self._curves, self._hint = curves, hint
             self.redraw()
 
     @property
@@ -83,7 +85,7 @@ class LineChart(Panel):
     def lines(self, width: int, height: int) -> list[Line]:
         view = self.view
         if view is None:
-            blank = draw((), width, height - 1, empty="train draws its loss here, from its first step on")
+            blank = draw((), width, height - 1, empty=self._hint)
             return [heading("loss", [], width), *blank]
         series = series_of(view, self._curves, self._store, self._x_unit)
         marks: list[Span] = [("log" if self._log_y and can_log(series) else "linear", "dim")]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from console.widgets.chart.columns import Track
-from console.widgets.chart.raster import BRAILLE, Marks, compose, polyline, runs
+from console.widgets.chart.raster import BRAILLE, Marks, compose, polyline
 from console.widgets.chart.scale import Scale, labels, scale_of, ticks
-from console.widgets.ink import Line, Span, fit
+from console.widgets.ink import Line, Span, fit, runs
 
 POINTS_MARKED = 40
 """A curve of at most this many points that is drawn with points gets a sign at each of them."""
@@ -64,11 +64,12 @@ def draw(series: Sequence[Series], width: int, height: int, view: View | None = 
         [(marks.grid, "grid")] * columns if row in names and names[row][1] else [(" ", "")] * columns for row in range(rows)
     ]
     dots, lines = columns * marks.across, rows * marks.down
-    layers: list[tuple[list[int], str]] = []
+    layers: list[tuple[int, list[int], str]] = []
     signs: list[tuple[int, int, str]] = []
     for one in series:
         _add(layers, signs, one, (x_scale, y_scale), (dots, lines), marks)
-    body = compose(layers, under, marks)
+    layers.sort(key=lambda layer: layer[0])
+    body = compose([(dots, role) for _, dots, role in layers], under, marks)
     for column, row, role in signs:
         body[row] = _put(body[row], column, (marks.point, role))
     out: list[Line] = []
@@ -81,13 +82,14 @@ def draw(series: Sequence[Series], width: int, height: int, view: View | None = 
 
 
 def _add(
-    layers: list[tuple[list[int], str]],
+    layers: list[tuple[int, list[int], str]],
     signs: list[tuple[int, int, str]],
     one: Series,
     scales: tuple[Scale, Scale],
     size: tuple[int, int],
     marks: Marks,
 ) -> None:
+    """Envelopes lie lowest, then curves marked with points, then the others: a sparse curve never hides a dense one."""
     x_scale, y_scale = scales
     dots, lines = size
     track = one.track
@@ -99,10 +101,10 @@ def _add(
             envelope.append((x, y_scale.share(high)))
     if track.smooth:
         smooth = [(x, y_scale.share(y) if y == y else y) for x, y in zip(across, track.smooth)]
-        layers.append((polyline(envelope, dots, lines), f"band-{one.color}"))
-        layers.append((polyline(smooth, dots, lines), f"series-{one.color}"))
+        layers.append((0, polyline(envelope, dots, lines), f"band-{one.color}"))
+        layers.append((2, polyline(smooth, dots, lines), f"series-{one.color}"))
     else:
-        layers.append((polyline(envelope, dots, lines), f"series-{one.color}"))
+        layers.append((1 if one.points else 2, polyline(envelope, dots, lines), f"series-{one.color}"))
     if one.points and len(track.xs) <= POINTS_MARKED:
         for x, value in zip(across, track.highs):
             if value == value:
@@ -113,7 +115,7 @@ def _add(
 
 def _rows_of_ticks(scale: Scale, rows: int) -> dict[int, tuple[str, bool]]:
     """Row: tick label, and whether a grid line is drawn there."""
-    found = ticks(scale, max(2, rows // 3))
+    found = ticks(scale, max(3, rows // 3))
     out: dict[int, tuple[str, bool]] = {}
     for value, name in zip(found, labels(found)):
         row = min(rows - 1, max(0, math.floor((1.0 - scale.share(value)) * rows)))
@@ -122,7 +124,7 @@ def _rows_of_ticks(scale: Scale, rows: int) -> dict[int, tuple[str, bool]]:
 
 
 def _x_axis(scale: Scale, gutter: int, columns: int, unit: str) -> Line:
-    count = max(1, columns // 14)
+    count = max(2, columns // 9)
     found = ticks(scale, count)
     if unit == "step":
         found = [value for value in found if value == round(value)] or found

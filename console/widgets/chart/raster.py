@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from console.widgets.ink import Line, Span
+from console.widgets.ink import Line, Span, runs
 
 _BRAILLE_ROWS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
@@ -108,19 +108,3 @@ def compose(layers: Sequence[tuple[Sequence[int], str]], under: Sequence[Sequenc
                     cells[cell] = (glyphs[pattern], role)
         out.append(runs(cells))
     return out
-
-
-def runs(cells: Iterable[Span]) -> Line:
-    """Neighbours of one role joined to one span."""
-    out: list[Span] = []
-    texts: list[str] = []
-    current: str | None = None
-    for text, role in cells:
-        if role != current and texts:
-            out.append(("".join(texts), current or ""))
-            texts = []
-        current = role
-        texts.append(text)
-    if texts:
-        out.append(("".join(texts), current or ""))
-    return tuple(out)
