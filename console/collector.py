@@ -39,6 +39,7 @@ NOTIFY_EVERY_S = 0.25
 POLL_EVERY_S = 1.0
 WATCH_AGAIN_S = 2.0
 RUNS_EVERY_S = 15.0
+REFRESH_S = 15.0
 
 LIVE = "LIVE"
 
@@ -110,6 +111,16 @@ class Collector:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._filled.wait(), NOTIFY_EVERY_S)
 
+    async def refresh(self) -> None:
+        """Have the host tell everything about the run anew. Returns when it is known; raises RemoteError."""
+        data = self._data
+        data.taken.clear()
+        await self._link.watch(data.name)
+        async with asyncio.timeout(REFRESH_S):
+            await data.taken.wait()
+        await data.fill(self._link.request)
+        self._touch()
+
     def _link_view(self) -> LinkView:
         state = self._link.state
         return LinkView(
@@ -167,11 +178,7 @@ class Collector:
         if name == "host":
             self._host = data
         elif name == "run" and data.get("run") == self.run:
-            error = data.get("error")
-            if isinstance(error, Mapping):  # the run can't be read any more: what it last said stays
-                self._data.refusal = f"{text(error.get('message'))} {text(error.get('remedy'))}".strip()
-            else:
-                self._data.push, self._data.refusal = data, ""
+            self._data.take(data)
             self._wake.set()
         self._touch()
 

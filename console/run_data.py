@@ -5,6 +5,7 @@ Every piece is asked for from where the last answer ended. Imports remote.errors
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from console.curves import POINTS, CurveStore
 from console.log_tail import LogTail
 from console.snapshot import EventView, StageView
-from console.views import event_view, number, stage_views, table, whole
+from console.views import event_view, number, stage_views, table, text, whole
 from remote.errors import RemoteError
 
 LOG_LINES = 500
@@ -39,7 +40,19 @@ class RunData:
         self.events: list[EventView] = []
         self.refusal = ""
         """Why the host does not tell about this run."""
+        self.taken = asyncio.Event()
+        """Set by every push."""
         self._cursor: Mapping[str, Any] | None = None
+        self._filling = asyncio.Lock()
+
+    def take(self, push: Mapping[str, Any]) -> None:
+        """A "run" push: the run's section, or why it can't be read any more; then what it last said stays."""
+        self.taken.set()
+        error = push.get("error")
+        if isinstance(error, Mapping):
+            self.refusal = f"{text(error.get('message'))} {text(error.get('remedy'))}".strip()
+        else:
+            self.push, self.refusal = push, ""
 
     @property
     def stages(self) -> tuple[StageView, ...]:
@@ -51,9 +64,10 @@ class RunData:
 
     async def fill(self, request: Request) -> None:
         """Ask for what is new. A part that is refused (no metrics yet, link lost) is asked for again the next time."""
-        for part in (self._fill_plan, self._fill_metrics, self._fill_events, self._fill_log):
-            with contextlib.suppress(RemoteError):
-                await part(request)
+        async with self._filling:
+            for part in (self._fill_plan, self._fill_metrics, self._fill_events, self._fill_log):
+                with contextlib.suppress(RemoteError):
+                    await part(request)
 
     async def _fill_plan(self, request: Request) -> None:
         revision = whole(self.push.get("plan_revision"))

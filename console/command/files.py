@@ -1,4 +1,4 @@
-"""`eagledeck put` and `fetch`: prompts up, drafters home. Resumable and hashed; asked again, they go on where they were."""
+"""`eagledeck put` and `fetch`: prompts up, drafters home. Resumable, hashed; repeated, they go on where they were."""
 
 from __future__ import annotations
 

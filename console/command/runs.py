@@ -27,9 +27,7 @@ def start(args: argparse.Namespace) -> int:
     if run_async(work()):
         print(f"{target.run} on {target.host.name} is running already.")
         return 0
-    print(
-        f"Started {target.run} on {target.host.name}. It needs nothing of this machine; `eagledeck {args.run}` looks in."
-    )
+    print(f"Started {target.run} on {target.host.name}; nothing here has to stay. `eagledeck {args.run}` looks in.")
     return 0
 
 

@@ -93,18 +93,26 @@ async def connected(config: Config, host: HostConfig, accept_host_key: str | Non
 
     async with make_link(config, host) as link:
         try:
-            async with asyncio.timeout(CONNECT_S):
-                state = await link.wait_for(Kind.LIVE, Kind.BLOCKED, Kind.BACKOFF)
-        except TimeoutError:
-            raise RemoteError(f"{host.name} did not answer within {CONNECT_S:.0f} s.", "Try again.") from None
-        if isinstance(state.error, HostKeyUnknown):
-            _confirm(state.error, accept_host_key)
-            link.confirm_host_key(state.error.fingerprint)
+            await require_live(link)
+        except HostKeyUnknown as error:
+            _confirm(error, accept_host_key)
+            link.confirm_host_key(error.fingerprint)
             await link.wait_for(Kind.CONNECTING, Kind.BOOTSTRAP, Kind.LIVE)
-            state = await link.wait_for(Kind.LIVE, Kind.BLOCKED, Kind.BACKOFF)
-        if state.kind is not Kind.LIVE:
-            raise state.error or RemoteError(f"{host.name}: {state.message}", state.remedy)
+            await require_live(link)
         yield link
+
+
+async def require_live(link: Link) -> None:
+    """Returns when the link is LIVE; raises RemoteError as soon as one attempt has failed."""
+    from remote.link import Kind
+
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            state = await link.wait_for(Kind.LIVE, Kind.BLOCKED, Kind.BACKOFF)
+    except TimeoutError:
+        raise RemoteError(f"{link.spec.alias} did not answer within {CONNECT_S:.0f} s.", "Try again.") from None
+    if state.kind is not Kind.LIVE:
+        raise state.error or RemoteError(f"{link.spec.alias}: {state.message}", state.remedy)
 
 
 def _confirm(error: HostKeyUnknown, accept: str | None) -> None:

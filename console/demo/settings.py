@@ -69,6 +69,11 @@ class Place:
         return self.folder / "eagledeck.toml"
 
     @property
+    def memory(self) -> Path:
+        """Which run this demo is at."""
+        return self.folder / "demo.json"
+
+    @property
     def server(self) -> Path:
         return self.folder / "server"
 
@@ -92,7 +97,6 @@ class Choice:
     python: str
     user: str
     ssh_port: int
-    engine_port: int
 
 
 def config_text(place: Place, choice: Choice) -> str:
@@ -102,7 +106,7 @@ def config_text(place: Place, choice: Choice) -> str:
     stages = {name: dict(values) for name, values in recipe.stages.items()}
     files = f"{place.root}/files/{choice.run}"
     stages["generate"] |= {"max_samples": choice.samples, "prompts": f"{files}-train.jsonl"}
-    stages["generate"] |= {"service": "engine", "services": ["engine"]}
+    stages["generate"] |= {"service": "engine"}
     stages["deploy"] |= {"prompts": f"{files}-held-out.jsonl"}
     tables: dict[str, Mapping[str, object]] = {
         f"hosts.{HOST}": {
@@ -116,7 +120,7 @@ def config_text(place: Place, choice: Choice) -> str:
         },
         "services.engine": {
             "command": [*command, *recipe.engine_options],
-            "port": choice.engine_port,
+            "port": 0,
             "ready_timeout_s": 120,
         },
         f"runs.{choice.run}": {"host": HOST, "verifier": choice.verifier, "reasoning": recipe.reasoning},
