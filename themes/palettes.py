@@ -1,7 +1,7 @@
 """The themes of the console and the variables that it adds to every theme. Imports Textual.
 
-Series colours are told apart by people with the common colour-vision deficiencies (blue, orange, green, violet … after Okabe
-and Ito) and never stand alone: every curve also differs in shape, every state has a glyph and a word.
+Series colours are told apart by people with the common colour-vision deficiencies (blue, orange, green, violet, … after
+Okabe and Ito) and never stand alone: every curve also differs in shape, every state has a glyph and a word.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _BAND_BLEND = 0.58
 
 
 def variable_defaults(theme: Theme) -> dict[str, str]:
-    """Values of `$ink-*`, `$series-1..8` and `$band-1..8` for a theme that does not set them: every theme can be chosen.
+    """Values of `$ink-*`, `$series-1..8` and `$band-1..8` for a theme that does not set them: any theme can be chosen.
 
     Band n is series n faded towards the background: the envelope behind a smoothed curve.
     """

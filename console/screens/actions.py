@@ -1,4 +1,4 @@
-"""What the keys do to a run: ask first, then hand it to the collector in a worker, so that no key ever waits for a host.
+"""What the keys do to a run: ask first, then hand it to the collector in a worker, so that no key waits for a host.
 
 Whatever an action raises becomes a message; the app goes on.
 """

@@ -27,7 +27,8 @@ class Facts:
     """Positions with an acceptance rate."""
     acceptance: bool = False
     speed: bool = False
-    curves: bool = True
+    roomy_log: bool = False
+    """There is a log but no curve yet: the log has better use for the rows."""
     zoom: bool = False
     log: str = "normal"
 
@@ -86,9 +87,8 @@ def _log_height(width: int, height: int, room: int, facts: Facts) -> int:
     if height < 20:
         return 3
     normal = 1 + max(4, round((height - 8) * 0.25))
-    if facts.curves or width < NARROW:
+    if not facts.roomy_log or width < NARROW:
         return normal
-    # Without a curve the chart only says so: the log has better use for the rows.
     needed = max(facts.target_rows + 6, facts.gpus + 4, 11)
     return max(normal, room - needed - (3 if height >= TALL else 0))
 

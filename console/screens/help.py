@@ -18,7 +18,9 @@ from console.widgets.panel import Panel
 
 def help_lines(width: int) -> list[Line]:
     """Groups of keys; two columns where there is room for them."""
-    groups = [[((name, "title"),), *(_row(key.shown, key.help) for key in KEYS if key.group == name)] for name in GROUPS]
+    groups: list[list[Line]] = []
+    for name in GROUPS:
+        groups.append([((name, "title"),), *(_row(key.shown, key.help) for key in KEYS if key.group == name)])
     if width < 100:
         return [fit(line, width) for group in groups for line in (*group, ())][:-1]
     columns: list[list[Line]] = [[], []]

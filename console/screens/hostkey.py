@@ -12,11 +12,12 @@ from console.screens.intents import Answer, Intent
 from console.snapshot import LinkView
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_NAME = re.compile(r"host key of (\S+) (?:is|has)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class HostKeyQuestion:
-    """`pinned` is empty at the first contact."""
+    """`host` is the name that the key is pinned under (a jump host has its own); `pinned` is empty at first contact."""
 
     host: str
     offered: str
@@ -28,7 +29,9 @@ def host_key_question(link: LinkView) -> HostKeyQuestion | None:
     found = _FINGERPRINT.findall(link.message) if link.state == "BLOCKED" else []
     if not found:
         return None
-    return HostKeyQuestion(link.host, found[-1], found[0] if len(found) > 1 and found[0] != found[-1] else "")
+    named = _NAME.search(link.message)
+    pinned = found[0] if len(found) > 1 and found[0] != found[-1] else ""
+    return HostKeyQuestion(named.group(1) if named else link.host, found[-1], pinned)
 
 
 def host_key_intent(question: HostKeyQuestion) -> Intent:
@@ -39,7 +42,7 @@ def host_key_intent(question: HostKeyQuestion) -> Intent:
             f"{question.host} shows this key for the first time:",
             question.offered,
             "Compare it with what the provider or the host's own console shows "
-            "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). Confirmed, it is pinned, and no other key will be accepted.",
+            "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). Once pinned, no other key will be accepted.",
         )
         return Intent(f"Host key of {question.host}", facts, (Answer("confirm", "It is the same: pin it"),))
     facts = (

@@ -79,7 +79,7 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     if not stale:
         return Intent(title, tuple(facts), (Answer("refuse", "Start"),))
     reasons = [f"{stage.name} is STALE{': ' + stage.stale_reason if stage.stale_reason else ''}." for stage in stale]
-    rerun = "Rerun makes new outputs for what is STALE and for what depends on it; the old ones stay until they are deleted."
+    rerun = "Rerun makes new outputs for what is STALE and for what depends on it; the old ones are not deleted."
     keep = "Keep uses the outputs as they are."
     answers = (Answer("keep", "Keep"), Answer("rerun", "Rerun"))
     return Intent(title, (*reasons, rerun, keep, *facts), answers)

@@ -1,4 +1,4 @@
-"""The overview: everything about one run on one screen. It hands plain values to its panels and actions to the collector."""
+"""The overview: everything about one run on one screen. It hands plain values to its panels."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from console.screens import intents
 from console.screens.actions import RunActions
 from console.screens.arrangement import LOG_SIZES, Facts
 from console.screens.deck import Deck
+from console.screens.plan_summary import what_follows
 from console.snapshot import Snapshot
 from console.widgets.acceptance import AcceptancePanel, acceptance_of
 from console.widgets.alerts import Alerts, alert_rows, alerts
@@ -35,15 +36,6 @@ if TYPE_CHECKING:
     from console.app import SnapshotSource
 
 TICK_S = 1.0
-
-
-def chart_hint(snapshot: Snapshot) -> str:
-    """What stands where the chart will be."""
-    if not snapshot.stages:
-        return "waiting for the host"
-    if all(stage.state == "PENDING" for stage in snapshot.stages):
-        return "s starts the run"
-    return "train draws its loss here"
 
 
 class Overview(RunActions):
@@ -123,7 +115,7 @@ class Overview(RunActions):
         for panel in self.panels:
             panel.stale = stale
         self.rail.show(snapshot.stages, snapshot.through, self.now_host(snapshot))
-        self.chart.show(snapshot.curves, chart_hint(snapshot))
+        self.chart.show(snapshot.curves, what_follows(snapshot))
         self.targets.show(snapshot)
         self.gpus.show(snapshot.gpus, snapshot.gpu_note)
         self.acceptance.show(acceptance_of(snapshot))
@@ -147,7 +139,7 @@ class Overview(RunActions):
             acceptance=known is not None,
             rates=len(known.rates) if known is not None else 0,
             speed=known is not None and known.speed is not None,
-            curves=self.chart.view is not None,
+            roomy_log=self.chart.view is None and bool(snapshot and snapshot.log),
         )
         self.deck.facts = self._facts
 
@@ -155,7 +147,7 @@ class Overview(RunActions):
         self.show_alerts()
 
     def tick(self) -> None:
-        """What changes without news: the clock and the age of the data. A frozen screen still tells the truth about the link."""
+        """What changes without news: the clock and the age of the data, on a frozen screen too."""
         clock = time.strftime("%H:%M:%S", time.localtime(self.clock()))
         since = max(0.0, self.clock() - self._arrived) if self.latest is not None else 0.0
         self.truth.show(self.latest, Moment(since, clock, self._frozen, self._held_back))

@@ -80,7 +80,7 @@ def _shown(kind: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a change does: the new plan as JSON, stages whose outputs become STALE, keys that a running stage takes up."""
+    """What a change does: the new plan, stages whose outputs become STALE, keys that a running stage takes up."""
 
     plan: Mapping[str, object]
     stale: tuple[str, ...]

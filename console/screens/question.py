@@ -17,7 +17,7 @@ from console.screens.intents import Intent
 class Question(ModalScreen[str]):
     """Asks an Intent; the result is the key of the answer, empty for Cancel."""
 
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (24, "-normal")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (24, "-normal")]  # noqa: RUF012  Textual declares no class variable here
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", id="question.cancel", show=False)]
 
     def __init__(self, intent: Intent) -> None:
@@ -52,7 +52,8 @@ class Question(ModalScreen[str]):
         if event.value.strip() == self.intent.typed:
             self.dismiss(self.intent.answers[0].key)
         else:
-            self.query_one(".ask", Static).update(f"That is not {self.intent.typed}. Type it exactly, or Esc to cancel:")
+            text = f"That is not {self.intent.typed}. Type it exactly, or Esc to cancel:"
+            self.query_one(".ask", Static).update(text)
 
     def on_choice_pressed(self, event: Choice.Pressed) -> None:
         self.dismiss("" if event.choice.key == "cancel" else event.choice.key)

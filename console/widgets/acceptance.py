@@ -14,7 +14,7 @@ from console.widgets.panel import Panel
 
 @dataclass(frozen=True)
 class Acceptance:
-    """`length` counts the bonus token; `rates` are shares by position, None where unknown; `kind` says where they are from."""
+    """`length` counts the bonus token; `rates` are shares by position; `kind` says where they are from."""
 
     length: float | None
     rates: tuple[float | None, ...]

@@ -26,7 +26,7 @@ class Alert:
 
 
 def alerts(snapshot: Snapshot | None, refusal: Alert | None = None) -> list[Alert]:
-    """Everything worth an alert. `refusal` is the last action that the host refused: the newest thing the person did."""
+    """Everything worth an alert. `refusal` is the last action that the host refused."""
     found: list[Alert] = [refusal] if refusal else []
     if snapshot is None:
         return found
@@ -43,7 +43,8 @@ def alerts(snapshot: Snapshot | None, refusal: Alert | None = None) -> list[Aler
         found.append(Alert("bad", f"does not fit the volume: {_budget(snapshot)}", "e edits the plan"))
     for service in snapshot.services:
         if service.state in {"FAILED", "LOST"}:
-            found.append(Alert("bad", f"service {service.name} {service.state}: {service.message or 'no reason given'}"))
+            reason = service.message or "no reason given"
+            found.append(Alert("bad", f"service {service.name} {service.state}: {reason}"))
     for gpu in snapshot.gpus:
         if gpu.error:
             found.append(Alert("warn", f"GPU {gpu.index}: {gpu.error}"))

@@ -16,7 +16,8 @@ def footer_line(idle: Set[str], doing: str, width: int) -> Line:
         parts.append((0, [(f"{doing} …", "busy")]))
     for key in footer_keys():
         faint = key.id in idle
-        parts.append((key.rank, [(key.shown, "faint" if faint else "key"), (f" {key.hint}", "faint" if faint else "dim")]))
+        look, word = ("faint", "faint") if faint else ("key", "dim")
+        parts.append((key.rank, [(key.shown, look), (f" {key.hint}", word)]))
     return fit([(" ", ""), *join(parts, width - 2, 3 if width >= 96 else 2)], width)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from textual import events
 
 from console.widgets.ink import Line, Span, fit, heading

@@ -13,7 +13,7 @@ from console.widgets.panel import Panel
 
 @dataclass(frozen=True)
 class Moment:
-    """What changes between two snapshots: seconds since the shown one arrived, the clock, snapshots held back by a freeze."""
+    """What changes between snapshots: seconds since the newest one, the clock, snapshots held back by a freeze."""
 
     since_s: float = 0.0
     clock: str = ""
@@ -24,7 +24,8 @@ class Moment:
 def truth_line(snapshot: Snapshot | None, moment: Moment, width: int) -> Line:
     """One line of exactly `width` cells."""
     if snapshot is None:
-        return spread([(" ○ ", "dim"), ("waiting for the first data", "dim")], _right_parts(None, moment, width), width - 1)
+        waiting: list[Span] = [(" ○ ", "dim"), ("waiting for the first data", "dim")]
+        return fit(spread(waiting, _right_parts(None, moment, width), width - 1), width)
     link = snapshot.link
     glyph, role = link_look(link)
     left: list[Span] = [(f" {glyph} ", role), (link.state, role), (" ", "")]

@@ -85,7 +85,7 @@ def gpus(count: int = 8) -> tuple[GpuView, ...]:
 
 
 def curves(steps: int = 18_450, points: int = 600, per_epoch: int = 9000, seed: int = 3) -> tuple[Curve, ...]:
-    """Training curves as the collector makes them: all share their rows, validation is known at the end of an epoch only."""
+    """Curves as the collector makes them: all share their rows, validation is known twice an epoch."""
     rng = random.Random(seed)
     rows: list[tuple[float, float, dict[str, float]]] = []
     for index in range(points):
@@ -274,7 +274,7 @@ STATES: Mapping[str, Callable[[], Snapshot]] = {
 
 
 class FakeCollector:
-    """Records every action in `calls`; raises `error` from them when it is set; answers `slow` ones when `go` is set."""
+    """Records every action in `calls`; raises `error` if it is set; while `slow`, answers when `go` is set."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

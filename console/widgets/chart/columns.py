@@ -42,9 +42,9 @@ class Track:
 def present(curve: Curve, siblings: Sequence[Curve]) -> tuple[list[int], list[float]]:
     """Rows of `curve` that belong to it, and their values, NaN where it has none.
 
-    All curves of an output share their rows, so most rows of a validation curve hold nothing: these are left out. A row in
-    which a metric logged together with this one has a value while this one has none is a NaN of the stage: it stays, as a
-    gap. A curve alone keeps every row.
+    All curves of an output share their rows, so most rows of a validation curve hold nothing: these are left out. A row
+    in which a metric logged together with this one has a value while this one has none is a NaN of the stage: it stays,
+    as a gap. A curve alone keeps every row.
     """
     family = [
         other.values

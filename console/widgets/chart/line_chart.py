@@ -28,13 +28,13 @@ class LineChart(Panel):
         super().__init__(id=id)
         self._curves: tuple[Curve, ...] = ()
         self._store = TrackStore()
-        self._hint = ""
+        self._hint: tuple[str, ...] = ()
         self._chosen = ""
         self._log_y = False
         self._x_unit = "step"
         self._marks = marks_for(os.environ, getattr(sys.__stdout__, "encoding", None))
 
-    def show(self, curves: tuple[Curve, ...], hint: str) -> None:
+    def show(self, curves: tuple[Curve, ...], hint: tuple[str, ...]) -> None:
         """`hint` is said while there is no curve."""
         if hint != self._hint or (curves is not self._curves and curves != self._curves):
             self._curves, self._hint = curves, hint

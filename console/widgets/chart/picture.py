@@ -19,7 +19,7 @@ POINTS_MARKED = 40
 
 @dataclass(frozen=True)
 class Series:
-    """A curve in the picture. `color` is a series number; `points` marks single points, so that colour is not the only sign."""
+    """A curve in the picture. `color` is a series number; `points` marks single points: colour is not the only sign."""
 
     label: str
     color: int
@@ -41,8 +41,10 @@ def can_log(series: Sequence[Series]) -> bool:
     return any(low > 0 for one in series for low in one.track.lows)
 
 
-def draw(series: Sequence[Series], width: int, height: int, view: View | None = None, empty: str = "") -> list[Line]:
-    """The chart in exactly `width` x `height` cells; `empty` is said in its middle when there is nothing to draw."""
+def draw(
+    series: Sequence[Series], width: int, height: int, view: View | None = None, empty: Sequence[str] = ()
+) -> list[Line]:
+    """The chart in exactly `width` x `height` cells; `empty` stands in its middle when there is nothing to draw."""
     view = view or View()
     xs = [x for one in series for x in one.track.xs[:1] + one.track.xs[-1:]]
     ys = [y for one in series for y in (*one.track.lows, *one.track.highs) if y == y]
@@ -56,13 +58,11 @@ def draw(series: Sequence[Series], width: int, height: int, view: View | None = 
     rows = height - 1
     marks = view.marks
     names = _rows_of_ticks(y_scale, rows)
-    gutter = max((cell_len(name) for name, _ in names.values()), default=1)
+    gutter = max((cell_len(name) for name in names.values()), default=1)
     columns = width - gutter - 1
     if columns < 4:
         return _blank(width, height, empty)
-    under = [
-        [(marks.grid, "grid")] * columns if row in names and names[row][1] else [(" ", "")] * columns for row in range(rows)
-    ]
+    under = [[(marks.grid, "grid")] * columns if row in names else [(" ", "")] * columns for row in range(rows)]
     dots, lines = columns * marks.across, rows * marks.down
     layers: list[tuple[int, list[int], str]] = []
     signs: list[tuple[int, int, str]] = []
@@ -74,7 +74,7 @@ def draw(series: Sequence[Series], width: int, height: int, view: View | None = 
         body[row] = _put(body[row], column, (marks.point, role))
     out: list[Line] = []
     for row, cells in enumerate(body):
-        name = names[row][0] if row in names else ""
+        name = names.get(row, "")
         axis = "┤" if name else "│"
         out.append((((name.rjust(gutter)), "dim"), (axis, "axis"), *cells))
     out.append(_x_axis(x_scale, gutter, columns, view.x_unit))
@@ -113,13 +113,13 @@ def _add(
                 signs.append((column, min(row, lines // marks.down - 1), f"series-{one.color}-strong"))
 
 
-def _rows_of_ticks(scale: Scale, rows: int) -> dict[int, tuple[str, bool]]:
-    """Row: tick label, and whether a grid line is drawn there."""
+def _rows_of_ticks(scale: Scale, rows: int) -> dict[int, str]:
+    """Tick labels by row."""
     found = ticks(scale, max(3, rows // 3))
-    out: dict[int, tuple[str, bool]] = {}
+    out: dict[int, str] = {}
     for value, name in zip(found, labels(found)):
         row = min(rows - 1, max(0, math.floor((1.0 - scale.share(value)) * rows)))
-        out[row] = name, True
+        out[row] = name
     return out
 
 
@@ -159,10 +159,12 @@ def _put(line: Line, column: int, sign: Span) -> Line:
     return tuple(span for span in out if span[0])
 
 
-def _blank(width: int, height: int, message: str) -> list[Line]:
+def _blank(width: int, height: int, said: Sequence[str]) -> list[Line]:
+    """Nothing but the texts, as one block in the middle: left-aligned, so that columns in them stay columns."""
     out: list[Line] = [fit((), width) for _ in range(height)]
-    if message and height:
-        said = fit([(message, "dim")], min(width, cell_len(message)))
-        left = (width - cell_len(message)) // 2 if width > cell_len(message) else 0
-        out[(height - 1) // 2] = fit([(" " * left, ""), *said], width)
+    shown = said[: max(0, height)]
+    left = max(0, width - max((cell_len(text) for text in shown), default=0)) // 2
+    top = (height - len(shown)) // 2
+    for row, text in enumerate(shown):
+        out[top + row] = fit([(" " * left, ""), (text, "dim" if row else "value")], width)
     return out

@@ -1,6 +1,6 @@
 """Dots to characters: braille (2 x 4 dots a cell), half blocks or ASCII (1 x 2 dots a cell).
 
-A layer is a list of integers, one a dot column; bit r is dot row r from the top, so that a vertical run costs one shift.
+A layer is a list of integers, one a dot column; bit r is dot row r from the top: a vertical run costs one shift.
 Pure functions.
 """
 

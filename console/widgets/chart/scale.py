@@ -1,10 +1,11 @@
-"""Axes: from values to shares of a length, ticks at 1, 2 or 5 times a power of ten, and their labels. Pure functions."""
+"""Axes: from values to shares of a length, ticks at 1, 2 or 5 times a power of ten, their labels. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def labels(values: Sequence[float]) -> list[str]:
         return []
     largest = max(abs(value) for value in values)
     smallest = min((abs(value) for value in values if value), default=largest)
-    gaps = [abs(b - a) for a, b in zip(values, values[1:])]
+    gaps = [abs(b - a) for a, b in pairwise(values)]
     gap = min(gaps) if gaps else largest or 1.0
     if largest and (largest < 1e-3 or largest >= 1e15):
         return [f"{value:.0e}" if value else "0" for value in values]

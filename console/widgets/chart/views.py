@@ -1,4 +1,4 @@
-"""Which curves belong to one picture: loss, accuracy by position, acceptance length, speed, learning rate, gradient norm.
+"""Which curves belong to one picture: loss, accuracy by position, acceptance length, speed, learning rate, norm.
 
 Pure functions over snapshot curves.
 """
@@ -49,7 +49,7 @@ def views_of(curves: Sequence[Curve]) -> list[ChartView]:
 
 
 class TrackStore:
-    """Tracks by curve and x unit, made once for each new curve. Curves are compared by identity first, which is free."""
+    """Tracks by curve and x unit, made once for each new curve. Curves are compared by identity first."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[Curve, Track]] = {}
