@@ -70,6 +70,7 @@ class ConsoleApp(App[None]):
             # Set before the first frame: a theme chosen on mount would draw everything twice.
             self.set_reactive(App.theme, (EAGLEDECK_ANSI if few else EAGLEDECK).name)
             self.stylesheet.set_variables(self.get_css_variables())
+            self._refresh_truecolor_filter(self.ansi_theme)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return variable_defaults(self.current_theme)

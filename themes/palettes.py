@@ -97,7 +97,10 @@ EAGLEDECK_ANSI = Theme(
     error="ansi_red",
     dark=True,
     variables={
+        "ansi-background": "ansi_black",
+        "ansi-foreground": "ansi_white",
         "border": "ansi_bright_black",
+        "border-blurred": "ansi_bright_black",
         "block-cursor-foreground": "ansi_black",
         "block-cursor-background": "ansi_cyan",
         "input-cursor-background": "ansi_default",

@@ -180,8 +180,9 @@ def leaving(snapshot: Snapshot | None) -> str:
         return "Detached."
     active = active_stage(snapshot.stages)
     where = snapshot.host or snapshot.link.host or UNKNOWN
+    if snapshot.link.state != "LIVE":
+        last = f"; {active.name} was {active.state} when it was last heard of" if active is not None else ""
+        return f"Detached while {snapshot.link.state}. Whatever runs on {where} keeps going{last}."
     if active is not None:
         return f"Detached. {snapshot.run} keeps going on {where}: {active.name} is {active.state}."
-    if snapshot.link.state != "LIVE":
-        return f"Detached. Whatever runs on {where} keeps going; it was {snapshot.link.state} when this console left."
     return f"Detached. No stage of {snapshot.run} is at work on {where}."

@@ -75,7 +75,7 @@ class Palette:
         bold, reverse = "bold" in attributes, "reverse" in attributes
         if stale:
             faded = self._color("ink-muted") if self._ansi else color.blend(self._color("background"), _STALE_BLEND)
-            return Style(color=faded.rich_color, dim=self._ansi or None, reverse=reverse or None)
+            return Style(color=faded.rich_color, reverse=reverse or None)
         return Style(color=color.rich_color, bold=bold or None, reverse=reverse or None)
 
     def _color(self, variable: str) -> Color:
