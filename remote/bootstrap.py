@@ -43,8 +43,9 @@ PYTHONS = (
 _FIND_PYTHON = """\
 say() { printf "%s %s\\n" "$N" "$*"; };
 pick() { F=; for p in "$@"; do c=$(command -v "$p" 2>/dev/null) || continue;
-v=$("$c" -E -S -B -c "import sys; print(sys.version_info >= (3, 9), sys.version.split()[0])" 2>/dev/null </dev/null);
-case "$v" in "True "*) B=$c; return 0;; "False "*) F="$F $c (${v#* })";; *) F="$F $c (does not run)";; esac;
+v=$("$c" -E -S -B -c "import sys; print(sys.version_info >= (3, 9), sys.version.split()[0], sys.executable)" \
+2>/dev/null </dev/null);
+case "$v" in "True "*" /"*) B=/${v#* /}; return 0;; "False "*) F="$F $c (${v#* })";; *) F="$F $c (does not run)";; esac;
 done; return 1; };
 case "$R" in "~/"*) R="$HOME/${R#??}";; esac; case "$P" in "~/"*) P="$HOME/${P#??}";; esac;
 if [ -n "$P" ]; then

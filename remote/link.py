@@ -85,7 +85,7 @@ class Link:
         self._viewer = False
         self._failures = 0
         self._kick = asyncio.Event()
-        self._watched: dict[str, float] = {}
+        self._watched: dict[str, Any] | None = None
         self._subscribers: list[Callable[[str, dict[str, Any]], None]] = []
         self._observers: list[Callable[[LinkState], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -148,14 +148,14 @@ class Link:
         return await self.session.request(op, args, deadline_s)
 
     async def watch(self, run: str, every_s: float = 1.0) -> None:
-        """Pushes of ``run`` from now on, also after every reconnect. RemoteError when the host refuses it now."""
-        self._watched[run] = every_s
+        """Pushes of ``run``, and of no other, from now on and after every reconnect. RemoteError when refused now."""
+        self._watched = {"run": run, "every_s": every_s}
         if self._state.kind in (Kind.LIVE, Kind.STALE):
-            await self.request("watch", run=run, every_s=every_s)
+            await self.request("watch", **self._watched)
 
     async def unwatch(self) -> None:
-        """No pushes of any run any more."""
-        self._watched.clear()
+        """No pushes any more."""
+        self._watched = None
         with suppress(RemoteError):
             await self.request("unwatch")
 
@@ -256,13 +256,14 @@ class Link:
                 await session.close()
 
     async def _watch_again(self, session: Session) -> None:
-        for run, every_s in list(self._watched.items()):
-            try:
-                await session.request("watch", {"run": run, "every_s": every_s}, DEADLINE_S)
-            except ConnectionLost:
-                raise
-            except RemoteError as error:
-                _log.warning("watching %s again: %s", run, error)
+        if self._watched is None:
+            return
+        try:
+            await session.request("watch", self._watched, DEADLINE_S)
+        except ConnectionLost:
+            raise
+        except RemoteError as error:
+            _log.warning("watching %s again: %s", self._watched["run"], error)
 
     def _delay(self) -> float:
         cap = self._pace.viewer_cap if self._viewer else self._pace.backoff_cap

@@ -7,6 +7,7 @@ Answers ``NONCE code FOLDER`` (and ``NONCE note …``) and execs the agent, or `
 
 from __future__ import annotations
 
+import compileall
 import gzip
 import hashlib
 import io
@@ -58,6 +59,8 @@ def unpack(tar: bytes, base: str, name: str, repair: bool) -> str:
                 source = archive.extractfile(member)
                 assert source is not None
                 write(os.path.join(work, *parts), source.read())
+        # the agent starts in half the time, and a megabyte smaller; nothing is compiled later, since it runs with -B
+        compileall.compile_dir(work, ddir=target, quiet=2)
         for folder, _, files in os.walk(work):
             # only when all is written: then most of it is flushed by the first few
             for file in (*files, ""):

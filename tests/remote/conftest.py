@@ -44,7 +44,9 @@ def target(tmp_path: Path, port: int, user: str, identity: str, pin: str) -> Tar
 
 
 @pytest.fixture
-async def loopback(tmp_path: Path) -> AsyncIterator[Loopback]:
+async def loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Loopback]:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     server = await serve(tmp_path / "server")
     yield server
     await server.close()

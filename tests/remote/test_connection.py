@@ -1,5 +1,7 @@
 """Connecting: to the embedded server and to a real sshd; every way it can fail says what to do."""
 
+# ruff: noqa: ASYNC220, ASYNC221, ASYNC110
+
 from __future__ import annotations
 
 import asyncio
@@ -212,7 +214,7 @@ async def test_a_refused_port_is_named(host: Any, unused_tcp_port: int) -> None:
 
 
 async def test_a_name_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match="no-such-host.invalid") as caught:
+    with pytest.raises(UnreachableError, match=r"no-such-host\.invalid") as caught:
         await open_connection(Resolved("x", "no-such-host.invalid", 22, "u"), HostKeyStore(tmp_path))
     assert caught.value.code == "dns"
 

@@ -119,7 +119,7 @@ async def test_jumps_are_resolved_each_by_its_own_settings(ssh_config: Path) -> 
     assert [hop.address for hop in found.jumps] == [
         "jumper@bastion.example:2222", f"{getpass.getuser()}@10.0.0.1:22", "last@10.0.0.2:33",
     ]  # fmt: skip
-    assert [hop.name for hop in found.jumps][0] == "jump:bastion.example:2222"
+    assert found.jumps[0].name == "jump:bastion.example:2222"
     assert all(hop.jumps == () for hop in found.jumps)
 
 
@@ -129,7 +129,7 @@ async def test_jumps_are_resolved_each_by_its_own_settings(ssh_config: Path) -> 
 )
 async def test_a_loop_of_jump_hosts_is_refused(ssh_config: Path, config: str) -> None:
     ssh_config.write_text(config)
-    with pytest.raises(HostConfigError, match="loop|behind more than"):
+    with pytest.raises(HostConfigError, match=r"loop|behind more than"):
         await resolve(SPEC)
 
 
@@ -140,7 +140,7 @@ async def test_a_proxy_command_gets_its_tokens(ssh_config: Path) -> None:
 
 async def test_a_broken_configuration_is_quoted(ssh_config: Path) -> None:
     ssh_config.write_text("Host gpu\n Nonsense yes\n")
-    with pytest.raises(HostConfigError, match="(?i)bad configuration|terminating") as caught:
+    with pytest.raises(HostConfigError, match=r"(?i)bad configuration|terminating") as caught:
         await resolve(SPEC)
     assert caught.value.blocks
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from remote.sanitize import KEY_CAP, clean, clean_text, scrub
 
 PIECES = st.sampled_from(
-    ["\x1b", "[", "]", "0;", "52;c;", "\x07", "\x1b\\", "\x9b", "\x9d", "\x90", "\x9c", "m", "H", "P", "_", "^", "\r",
-     "\n", "\t", "\b", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff", "\U000e0041", "ok", "é", "漢", "🚀", "\ud800", "?25l"]
+    ["\x1b", "[", "]", "0;", "52;c;", "\x07", "\x1b\\", "\x9b", "\x9d", "\x90", "\x9c", "m", "H", "P", "_", "^",
+     "\r", "\n", "\t", "\b", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff", "\U000e0041", "ok", "é漢", "\ud800", "?25"]
 )  # fmt: skip
 MIXES = st.one_of(st.lists(PIECES, max_size=40).map("".join), st.text(max_size=60))
 
 
 SEEN = {0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD, *range(0x600, 0x606), *range(0x13430, 0x13440)}
-"""Format characters that have a shape of their own: signs before Arabic, Syriac, Kaithi numbers, hieroglyphic joiners."""
+"""Format characters that have a shape of their own: signs before Arabic, Syriac and Kaithi numbers, and the like."""
 
 
 def harmless(text: str, allowed: str = "") -> bool:
