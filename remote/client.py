@@ -107,19 +107,20 @@ class AgentClient:
         """Reads until the end, pinging all the while; requests in flight then get ConnectionLost, like the caller."""
         reading = asyncio.create_task(self._read(), name="read agent")
         tasks = {reading, asyncio.create_task(self._keep_pinging()), asyncio.create_task(self._hear_silence())}
+        lost = ConnectionLost("The connection to the host was closed.")
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            lost = (reading if reading in done else done.pop()).exception()
+            error = (reading if reading in done else done.pop()).exception()
+            lost = error if isinstance(error, ConnectionLost) else ConnectionLost(f"Reading failed: {error}.")
         finally:
             for task in tasks:
                 task.cancel()
-            self._ended = ConnectionLost("The connection to the host was closed.")
+            self._ended = lost
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(ConnectionLost("The connection was lost before the host answered."))
+                    answer.set_exception(ConnectionLost(lost.message, "Whether the request was done is not known."))
                     answer.exception()  # a request that was cancelled meanwhile leaves nobody to take it
-        self._ended = lost if isinstance(lost, ConnectionLost) else ConnectionLost(f"The agent failed us: {lost}.")
-        raise self._ended
+        raise lost
 
     async def _keep_pinging(self) -> None:
         while True:
