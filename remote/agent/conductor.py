@@ -39,8 +39,9 @@ from remote.agent.route import STALE, STALE_REMEDY, Errand, Step, next_step, sta
 from remote.agent.service_view import needed
 from remote.agent.starting import adopt, start_recorder, start_stage
 
-TICK_S = 1.0
+TICK_S = 0.25
 SERVICES_S = 5.0
+REQUESTS = ("kill", "stop")
 
 
 def conduct(path: Path, options: dict[str, str]) -> int:
@@ -91,7 +92,8 @@ class Conductor:
             return self.ready.refused(f"{self.run_dir.name} is being conducted already", "watch it, or stop it first")
         control = self.folder / "control"
         control.mkdir(mode=0o700, exist_ok=True)
-        (control / "stop").unlink(missing_ok=True)
+        for asked in REQUESTS:
+            (control / asked).unlink(missing_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: self._stop_by_signal())
         try:
             refusal = self._refusal()
@@ -193,17 +195,22 @@ class Conductor:
         """Until nobody holds the stage's lock. Losing the supervisor is seen by the next step."""
         self._save("running", stage)
         lock, next_check = self.run_dir.stage(stage).lock_path, 0.0
-        asked = False
         while held(lock):
-            if self._stop_asked() and not asked:
-                asked = True
-                latest = self.run_dir.stage(stage).latest()
-                if latest is not None:
-                    latest.request("stop", "the run was stopped")
+            self._pass_on(stage)
             if time.monotonic() >= next_check:
                 next_check = time.monotonic() + SERVICES_S
                 self._keep_up(stage)
             time.sleep(TICK_S)
+
+    def _pass_on(self, stage: str) -> None:
+        """A run that is stopped or killed takes the stage with it that was being started just then."""
+        asked = [name for name in REQUESTS if (self.folder / "control" / name).exists()]
+        latest = self.run_dir.stage(stage).latest() if asked else None
+        if latest is None or not latest.state():
+            return
+        for name in asked:
+            if latest.requested(name) is None:
+                latest.request(name, f"{name} of the whole run")
 
     # ------------------------------------------------------------ services
 
@@ -304,11 +311,12 @@ def conductor_view(run: RunDir) -> dict[str, Any]:
     }
 
 
-def request_stop(run: RunDir) -> bool:
-    """Asks a running conductor to stop; False when none runs."""
+def request_stop(run: RunDir, kill: bool = False) -> bool:
+    """Asks a running conductor to end, with the stage it watches; False when none runs."""
     if not held(run.path / "conductor" / "lock"):
         return False
     control = run.path / "conductor" / "control"
     control.mkdir(mode=0o700, exist_ok=True)
-    (control / "stop").touch(mode=0o600)
+    for name in REQUESTS if kill else ("stop",):
+        (control / name).touch(mode=0o600)
     return True

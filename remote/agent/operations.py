@@ -6,6 +6,7 @@ once. Imports pipeline.rundir, pipeline.config, pipeline.budget and modules besi
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from remote.agent.attempts import ServiceDir
 from remote.agent.conductor import conductor_view, request_stop
 from remote.agent.curves import Curves
 from remote.agent.files import events, listing, tail
+from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
 from remote.protocol import ProtocolError
 
@@ -217,11 +219,14 @@ class Operations:
 
     def op_kill(self, run: str, stage: str = "") -> dict[str, Any]:
         holder = self._run(run)
-        conductor = False if stage else request_stop(holder)
+        conductor = False if stage else request_stop(holder, kill=True)
         killed = []
         for name, attempt in self._alive(holder, stage):
             attempt.request("kill", "a person")
             attempt.request("stop", "a person")
+            main = attempt.state().get("main") or {}
+            if attempt.spec().get("by") == "alone" and main.get("pid"):  # run by hand: nobody else would do it
+                send((int(main["pid"]), int(main["start"] or 0)), signal.SIGKILL)
             killed.append(name)
         if not killed and not conductor:
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")

@@ -46,7 +46,7 @@ class Supervisor:
     def __init__(self, attempt: Attempt, ready: Ready, lock_fd: int = -1, adopt: bool = False) -> None:
         self.attempt, self.ready, self.lock_fd, self.adopt = attempt, ready, lock_fd, adopt
         self.spec = attempt.spec()
-        self.ladder = Ladder(_policy(self.spec))
+        self.ladder = Ladder(stop_policy(self.spec))
         self.membership = Membership(os.getpid(), excluded=(os.getsid(0),))
         self.main: Identity | None = None
         self.living: list[members.Process] = []
@@ -340,13 +340,17 @@ class Supervisor:
                 time.sleep(5.0)  # a full volume; without exit.json the stage's own outcome still counts
 
 
-def _policy(spec: dict[str, Any]) -> StopPolicy:
+def stop_policy(spec: dict[str, Any]) -> StopPolicy:
+    """The rungs for an attempt: the plan's grace, and no more than that for the rungs after it."""
+    grace = float(spec.get("grace_s", 60.0))
     words = [os.path.basename(str(word)) for word in spec.get("argv") or ()]
     elastic = any(word in ELASTIC for word in words)
     return StopPolicy(
-        grace_s=float(spec.get("grace_s", 60.0)),
+        grace_s=grace,
         interrupt=not elastic,
-        interrupt_after_s=0.0 if "service" in spec else 3.0,
+        interrupt_after_s=0.0 if "service" in spec else min(3.0, grace / 2),
+        term_s=min(10.0, max(1.0, grace)),
+        leftover_s=min(10.0, max(1.0, grace)),
     )
 
 

@@ -1,0 +1,248 @@
+"""Real conductors over stages that count: the way through, halts, resumes, staleness, budgets, deaths."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+
+import pytest
+
+from pipeline.config import STAGES
+from pipeline.rundir import RunError, StageState, StageStatus, held, process_start, run_status, status
+from remote.agent.conductor import conductor_view, request_stop
+from remote.agent.route import Errand, next_step, stale_stages
+from remote.agent.starting import start_conductor
+
+S = StageState
+
+
+def over(run):
+    return not held(run.path / "conductor" / "lock")
+
+
+def states(run):
+    return [seen.state.value for seen in run_status(run).values()]
+
+
+def counting(stage):
+    """Whether an attempt has got to counting."""
+    latest = stage.latest()
+    return status(stage).state is S.RUNNING and latest is not None and latest.progress()
+
+
+def lines(run, stage):
+    return (run.stage(stage).current().path / "counts.txt").read_text().split()
+
+
+def conduct(run, wait_for, **options):
+    start_conductor(run.path, {"from" if key == "first" else key: value for key, value in options.items()})
+    wait_for(lambda: over(run), 60)
+    return conductor_view(run)
+
+
+# ---------------------------------------------------------------- the decision, pure
+
+
+def seen(**changes):
+    base = dict.fromkeys(STAGES, StageStatus(S.PENDING))
+    return {**base, **changes}
+
+
+DONE = StageStatus(S.DONE)
+STALE = StageStatus(S.DONE, stale=True, stale_reason="generate was continued")
+
+
+@pytest.mark.parametrize(
+    ("states", "errand", "more", "want"),
+    [
+        (seen(), Errand(), {}, ("start", "generate")),
+        (seen(generate=DONE), Errand(), {}, ("start", "extract")),
+        (seen(generate=StageStatus(S.RUNNING)), Errand(), {}, ("watch", "generate")),
+        (seen(generate=StageStatus(S.STOPPING)), Errand(), {}, ("watch", "generate")),
+        (seen(generate=StageStatus(S.STOPPED, resumable=True)), Errand(), {}, ("resume", "generate")),
+        (seen(generate=StageStatus(S.FAILED, resumable=True)), Errand(), {}, ("resume", "generate")),
+        (seen(generate=StageStatus(S.INTERRUPTED, resumable=True)), Errand(), {}, ("resume", "generate")),
+        (seen(generate=StageStatus(S.FAILED, resumable=True)), Errand(), {"begun": {"generate"}}, ("halt", "generate")),
+        (seen(generate=StageStatus(S.FAILED)), Errand(), {}, ("halt", "generate")),
+        (seen(generate=StageStatus(S.LOST)), Errand(), {"living": ["generate"]}, ("adopt", "generate")),
+        (seen(generate=StageStatus(S.LOST)), Errand(), {"living": ["generate"], "begun": {"generate"}}, ("adopt", "generate")),
+        (seen(generate=DONE, extract=STALE), Errand(), {}, ("halt", "extract")),
+        (seen(generate=DONE, extract=STALE), Errand(stale="keep"), {}, ("start", "vocab")),
+        (seen(generate=DONE, extract=STALE), Errand(stale="rerun"), {}, ("restart", "extract")),
+        (seen(generate=STALE), Errand(stale="rerun"), {"continuable": ["generate"]}, ("resume", "generate")),
+        (seen(generate=DONE), Errand(restart="generate"), {}, ("restart", "generate")),
+        (seen(generate=DONE), Errand(restart="generate"), {"begun": {"generate"}}, ("start", "extract")),
+        (seen(generate=DONE), Errand(through="generate"), {}, ("finish", "")),
+        (seen(), Errand(first="train"), {}, ("start", "train")),
+        (seen(extract=StageStatus(S.PENDING, borrowed="other/extract"), generate=DONE), Errand(), {}, ("halt", "extract")),
+        (dict.fromkeys(STAGES, DONE), Errand(), {}, ("finish", "")),
+    ],
+)
+def test_next_step(states, errand, more, want):
+    step = next_step(states, errand, **more)
+    assert (step.kind, step.stage) == want
+
+
+def test_stale_stages_in_the_way():
+    states = seen(generate=STALE, extract=STALE)
+    assert stale_stages(states, Errand()) == ["generate", "extract"]
+    assert stale_stages(states, Errand(first="extract")) == ["extract"]
+    assert stale_stages(states, Errand(restart="generate")) == ["extract"]
+    assert stale_stages(states, Errand(stale="keep")) == []
+
+
+# ---------------------------------------------------------------- the real thing
+
+
+def test_all_five_stages(host, wait_for):
+    run = host.run()
+    view = conduct(run, wait_for)
+    assert states(run) == ["DONE"] * 5
+    assert (view["state"], view["message"]) == ("done", "finished through deploy")
+    for stage in STAGES:
+        assert lines(run, stage) == ["1", "2", "3"]
+        assert run.stage(stage).attempts() == [1]
+    again = conduct(run, wait_for)
+    assert again["state"] == "done"
+    assert run.stage("train").attempts() == [1]
+
+
+def test_through_and_from(host, wait_for):
+    run = host.run()
+    assert conduct(run, wait_for, through="vocab")["message"] == "finished through vocab"
+    assert states(run) == ["DONE", "DONE", "DONE", "PENDING", "PENDING"]
+    run.change_plan({"through": "train"}, "")
+    conduct(run, wait_for, first="train")
+    assert states(run) == ["DONE"] * 4 + ["PENDING"]
+    with pytest.raises(RunError, match="deploy comes after train"):
+        start_conductor(run.path, {"from": "deploy", "through": "train"})
+
+
+def test_halts_on_failure_and_resumes(host, wait_for):
+    run = host.run(vocab={"fail_at": 2})
+    view = conduct(run, wait_for)
+    assert states(run) == ["DONE", "DONE", "FAILED", "PENDING", "PENDING"]
+    assert (view["state"], view["message"], view["remedy"]) == ("halted", "vocab failed: the double fails", "resume it")
+    assert conduct(run, wait_for)["state"] == "done"
+    assert lines(run, "vocab") == ["1", "2", "3"]
+    assert run.stage("vocab").attempts() == [1, 2]
+    assert run.stage("generate").attempts() == [1]
+
+
+def test_stop_while_a_stage_runs_then_resume(host, wait_for):
+    run = host.run(extract={"steps": 400, "pause": 0.02})
+    start_conductor(run.path, {})
+    wait_for(lambda: counting(run.stage("extract")))
+    assert request_stop(run)
+    wait_for(lambda: over(run))
+    assert status(run.stage("extract")).state is S.STOPPED
+    assert conductor_view(run)["state"] == "halted"
+    counted = len(lines(run, "extract"))
+    assert 0 < counted < 400
+    run.change_plan({"extract.env": {"DOUBLE": json.dumps({"steps": counted + 3})}}, "")
+    assert conduct(run, wait_for)["state"] == "done"
+    assert lines(run, "extract") == [str(n) for n in range(1, counted + 4)]
+
+
+def test_conductor_killed_stage_goes_on_new_conductor_takes_up(host, wait_for):
+    run = host.run(generate={"steps": 60, "pause": 0.05})
+    word = start_conductor(run.path, {})
+    stage = run.stage("generate")
+    wait_for(lambda: counting(stage))
+    os.kill(word["pid"], signal.SIGKILL)
+    wait_for(lambda: over(run))
+    assert conductor_view(run)["state"] == "lost"
+    assert status(stage).state is S.RUNNING
+    assert conduct(run, wait_for)["state"] == "done"
+    assert stage.attempts() == [1]
+    assert lines(run, "generate") == [str(n) for n in range(1, 61)]
+
+
+def test_supervisor_killed_is_adopted(host, wait_for):
+    run = host.run(generate={"steps": 80, "pause": 0.05})
+    start_conductor(run.path, {})
+    stage = run.stage("generate")
+    wait_for(lambda: counting(stage))
+    first = stage.latest().state()["supervisor"]["pid"]
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: stage.latest().state()["supervisor"]["pid"] != first)
+    wait_for(lambda: over(run), 60)
+    assert states(run) == ["DONE"] * 5
+    assert stage.attempts() == [1]
+    assert lines(run, "generate") == [str(n) for n in range(1, 81)]
+
+
+def test_one_conductor_a_run(host, wait_for):
+    run = host.run(generate={"steps": 400, "pause": 0.05})
+    start_conductor(run.path, {})
+    with pytest.raises(RunError, match="being conducted already"):
+        start_conductor(run.path, {})
+
+
+def test_stale_is_refused_then_rerun_or_kept(host, wait_for):
+    run = host.run()
+    conduct(run, wait_for)
+    run.change_plan({"vocab.size": 100}, "")
+    with pytest.raises(RunError, match=r"vocab is stale: vocab.size is 100 now, was 32000.*train is stale") as refusal:
+        start_conductor(run.path, {})
+    assert "rerun" in refusal.value.remedy and "keep" in refusal.value.remedy
+    assert conduct(run, wait_for, stale="keep")["state"] == "done"
+    assert run.stage("vocab").attempts() == [1]
+    assert conduct(run, wait_for, stale="rerun")["state"] == "done"
+    assert [run.stage(stage).outputs() for stage in STAGES] == [[1], [1], [1, 2], [1, 2], [1, 2]]
+
+
+def test_restart_opens_a_new_output(host, wait_for):
+    run = host.run(changes={"through": "extract"})
+    conduct(run, wait_for)
+    conduct(run, wait_for, restart="extract")
+    assert run.stage("extract").outputs() == [1, 2]
+    assert run.stage("generate").outputs() == [1]
+
+
+def test_a_run_that_cannot_fit_is_refused_with_the_arithmetic(host):
+    run = host.run(changes={"volume.reserve_bytes": "1GB", "generate.max_samples": 10_000_000})
+    with pytest.raises(RunError, match="can't fit") as refusal:
+        start_conductor(run.path, {})
+    assert "10,000,000 samples" in refusal.value.message
+    assert "generate.max_samples" in refusal.value.remedy
+    assert not (run.path / "generate").exists()
+
+
+def test_a_missing_stage_python_halts_with_what_to_set(host, wait_for):
+    run = host.run(changes={"generate.python": "/no/such/python"})
+    view = conduct(run, wait_for)
+    assert view["state"] == "halted"
+    assert "can't start /no/such/python" in view["message"]
+    assert status(run.stage("generate")).state is S.FAILED
+
+
+def test_container_restart_is_interrupted_and_resumed(host, wait_for):
+    run = host.run(generate={"steps": 400, "pause": 0.05})
+    word = start_conductor(run.path, {})
+    stage = run.stage("generate")
+    wait_for(lambda: counting(stage))
+    state = stage.latest().state()
+    os.kill(word["pid"], signal.SIGKILL)
+    for name in ("supervisor", "main"):
+        os.kill(state[name]["pid"], signal.SIGKILL)
+    wait_for(lambda: process_start(state["main"]["pid"]) is None)
+    stage.latest().write_state(incarnation={**state["incarnation"], "pid1_start": -1})
+    assert status(stage).state is S.INTERRUPTED
+    counted = len(lines(run, "generate"))
+    run.change_plan({"generate.env": {"DOUBLE": json.dumps({"steps": counted + 2})}}, "")
+    assert conduct(run, wait_for)["state"] == "done"
+    assert lines(run, "generate") == [str(n) for n in range(1, counted + 3)]
+
+
+def test_borrowed_extract_is_not_run(host, wait_for):
+    lender = host.run("lender")
+    conduct(lender, wait_for, through="extract")
+    plan = host.plan({"extract.from_run": "lender/extract"})
+    run = dataclasses.replace(lender, path=host.root / "r2")
+    run = type(run).create(host.root, "r2", plan)
+    assert conduct(run, wait_for)["state"] == "done"
+    assert run.stage("extract").attempts() == []
+    assert states(run) == ["DONE"] * 5
