@@ -33,7 +33,8 @@ class DrafterError(StageError):
 class DrafterConfig:
     """Sizes of one EAGLE-3 drafter. Widths in elements, `rope_scaling` None for plain rotary positions.
 
-    `aux_layers` are the verifier's layers whose input is captured (the residual stream entering layer k).
+    `aux_layers` are the verifier's layers whose input is captured (the residual stream entering layer k); None: those
+    that both engines capture when the file says nothing.
     """
 
     hidden_size: int
@@ -44,8 +45,7 @@ class DrafterConfig:
     vocab_size: int
     draft_vocab_size: int
     max_position_embeddings: int
-    verifier_layers: int
-    aux_layers: tuple[int, int, int]
+    aux_layers: tuple[int, int, int] | None = None
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
@@ -53,17 +53,16 @@ class DrafterConfig:
     bos_token_id: int | None = None
     eos_token_id: int | tuple[int, ...] | None = None
 
-    @property
-    def default_aux_layers(self) -> tuple[int, int, int]:
-        """What both engines capture when the file says nothing."""
-        return (2, self.verifier_layers // 2, self.verifier_layers - 3)
+    def captured(self, verifier_layers: int) -> tuple[int, int, int]:
+        """The captured layers of a verifier with that many layers."""
+        return self.aux_layers or default_aux_layers(verifier_layers)
 
     @property
     def fc_inputs(self) -> int:
         return AUX_STATES * self.hidden_size
 
     def to_json(self) -> dict[str, Any]:
-        """config.json as both engines read it, with `verifier_layers` and `aux_layers` of our own, which they ignore.
+        """config.json as both engines read it.
 
         The rotary parameters stand twice: `rope_parameters` is read by transformers 5 and engines built on it,
         `rope_theta` and `rope_scaling` by those built on transformers 4.
@@ -92,10 +91,8 @@ class DrafterConfig:
             "mlp_bias": False,
             "bos_token_id": self.bos_token_id,
             "eos_token_id": eos,
-            "verifier_layers": self.verifier_layers,
-            "aux_layers": list(self.aux_layers),
         }
-        if self.aux_layers != self.default_aux_layers:
+        if self.aux_layers is not None:
             # SGLang reads only the nested ids and adds 1 (they name a layer's output), vLLM reads the top-level ones
             # as they are.
             config["eagle_aux_hidden_state_layer_ids"] = list(self.aux_layers)
@@ -113,9 +110,8 @@ class DrafterConfig:
         hidden, heads = _count(config, "hidden_size", where), _count(config, "num_attention_heads", where)
         vocab = _count(config, "vocab_size", where)
         theta, scaling = read_rope(config)
-        layers = int(config.get("verifier_layers") or 0)
-        aux = config.get("aux_layers") or config.get("eagle_aux_hidden_state_layer_ids") or (2, layers // 2, layers - 3)
-        if len(aux) != AUX_STATES:
+        aux = config.get("eagle_aux_hidden_state_layer_ids")
+        if aux is not None and len(aux) != AUX_STATES:
             raise DrafterError(f"{where} names {len(aux)} captured layers", f"A drafter here has {AUX_STATES}")
         for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"):
             if config.get(flag):
@@ -133,8 +129,7 @@ class DrafterConfig:
             vocab_size=vocab,
             draft_vocab_size=int(config.get("draft_vocab_size") or vocab),
             max_position_embeddings=int(config.get("max_position_embeddings") or 2048),
-            verifier_layers=layers,
-            aux_layers=(int(aux[0]), int(aux[1]), int(aux[2])),
+            aux_layers=(int(aux[0]), int(aux[1]), int(aux[2])) if aux else None,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
@@ -171,14 +166,18 @@ class DrafterConfig:
             vocab_size=_count(text, "vocab_size", where),
             draft_vocab_size=draft_vocab_size,
             max_position_embeddings=int(text.get("max_position_embeddings") or 2048),
-            verifier_layers=layers,
-            aux_layers=aux_layers or (2, layers // 2, layers - 3),
+            aux_layers=None if aux_layers == default_aux_layers(layers) else aux_layers,
             rms_norm_eps=float(text.get("rms_norm_eps") or 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
             bos_token_id=_token(verifier.get("bos_token_id", text.get("bos_token_id"))),
             eos_token_id=_tokens(verifier.get("eos_token_id", text.get("eos_token_id"))),
         )
+
+
+def default_aux_layers(verifier_layers: int) -> tuple[int, int, int]:
+    """What SGLang and vLLM capture by default."""
+    return (2, verifier_layers // 2, verifier_layers - 3)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -67,8 +67,9 @@ class SpeculativeDecoder:
             raise DrafterError(f"{k} draft tokens are too few", "Draft at least 1")
         self.k = k
         self.counters = Counters(accepted_per_pos=[0] * k)
-        self._verifier = _Verifier(model, drafter.config.aux_layers)
-        longest = max(drafter.config.max_position_embeddings, model.config.get_text_config().max_position_embeddings)
+        text = model.config.get_text_config()
+        self._verifier = _Verifier(model, drafter.config.captured(text.num_hidden_layers))
+        longest = max(drafter.config.max_position_embeddings, text.max_position_embeddings)
         self._drafter = ServingDrafter(drafter, vocabulary.tokens, embed.detach(), longest + k + 1)
 
     @torch.inference_mode()

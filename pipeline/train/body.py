@@ -22,9 +22,10 @@ from pipeline.drafter.vocabulary import DraftVocabulary, read_vocabulary
 from pipeline.rundir import fingerprint, latest_checkpoint, read_json, write_checkpoint
 from pipeline.shards import ShardStore
 from pipeline.stage import StageError, StageRun, Stopped
-from pipeline.train.data import Corpus, split
+from pipeline.train.data import Corpus
 from pipeline.train.objective import Tally, Validation, frozen_parts, validate
 from pipeline.train.precision import compute_dtype, pick_device
+from pipeline.train.split import split
 from pipeline.train.trainer import Trainer, save_weights
 
 CHECKPOINTS, BEST = "checkpoints", "best"

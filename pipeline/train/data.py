@@ -1,13 +1,11 @@
 """Batches for training: whole sequences packed one after the other, never padded, never crossing a sequence.
 
 The order of an epoch is a permutation drawn from (seed, epoch) alone, and so is everything else here: a data position
-is (epoch, batch) and needs no saved state. The validation split goes by a hash of the sequence id, so that it stays
-the same when sequences are added or the order of the shards changes. Imports torch, numpy and pipeline.shards.
+is (epoch, batch) and needs no saved state. Imports torch, numpy and pipeline.shards.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -152,21 +150,6 @@ class Corpus:
             tokens=first_token,
             pairs=int(chosen.sum()),
         )
-
-
-def split(ids: Sequence[str], fraction: float) -> tuple[list[int], list[int]]:
-    """(training, validation) numbers: a sequence is validation if the hash of its id falls below the fraction.
-
-    At least one of each where there are two sequences or more and the fraction is above 0.
-    """
-    ranks = [int.from_bytes(hashlib.sha256(one.encode()).digest()[:8], "big") / 2**64 for one in ids]
-    held = [number for number, rank in enumerate(ranks) if rank < fraction]
-    if fraction > 0 and len(ids) > 1 and not held:
-        held = [min(range(len(ids)), key=ranks.__getitem__)]
-    if fraction < 1 and len(held) == len(ids) and held:
-        held.remove(max(held, key=ranks.__getitem__))
-    chosen = set(held)
-    return [number for number in range(len(ids)) if number not in chosen], held
 
 
 def pack(numbers: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:

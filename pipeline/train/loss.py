@@ -30,13 +30,15 @@ class Teacher:
     logsumexp: Tensor
 
 
-def soft_targets(teacher: Teacher, part: slice) -> Tensor:
-    """[rows of part, Vd] fp32 probabilities, summing to the mass of the draft vocabulary (at most 1)."""
+def soft_targets(teacher: Teacher, part: slice) -> tuple[Tensor, Tensor]:
+    """([rows of part, Vd] fp32 probabilities, their sums [rows]: the mass of the draft vocabulary, at most 1)."""
     logits = (teacher.last[part].to(teacher.head.dtype) @ teacher.head.t()).float()
-    inside = torch.logsumexp(logits, -1)
+    highest = logits.amax(-1)
+    shares = logits.sub_(highest.unsqueeze(-1)).exp_()
+    total = shares.sum(-1)
     # Rounded states can put the mass a little above 1: then the distribution is just normalised.
-    whole = torch.maximum(inside, teacher.logsumexp[part].float())
-    return logits.sub_(whole.unsqueeze(-1)).exp_()
+    mass = torch.exp(highest + total.log() - teacher.logsumexp[part].float()).clamp_(max=1.0)
+    return shares.mul_((mass / total).unsqueeze(-1)), mass
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -44,12 +46,11 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, head: Tensor, weights: Tensor, teacher: Teacher
+        ctx: Any, states: Tensor, head: Tensor, weights: Tensor, teacher: Teacher, wanted: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows, steps, size = states.shape
         dtype = teacher.head.dtype
         low_head = head.to(dtype)
-        wanted = torch.is_grad_enabled() or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         budget = CPU_CHUNK if states.device.type == "cpu" else GPU_CHUNK
         chunk = max(1, min(rows, budget // (steps * head.shape[0])))
         losses = torch.zeros(rows, steps, device=states.device)
@@ -58,17 +59,19 @@ class _HeadLoss(torch.autograd.Function):
         dhead = torch.zeros(head.shape, dtype=torch.float32, device=head.device) if wanted else None
         for start in range(0, rows, chunk):
             part = slice(start, min(start + chunk, rows))
-            target = soft_targets(teacher, part).unsqueeze(1)  # [u, 1, Vd]
+            target, mass = soft_targets(teacher, part)
             own = states[part].to(dtype).flatten(0, 1)
             logits = (own @ low_head.t()).float().view(-1, steps, len(head))  # [u, steps, Vd]
-            predicted[part] = logits.argmax(-1)
-            inside = torch.logsumexp(logits, -1)
-            mass = target.sum(-1)
-            losses[part] = mass * inside - torch.einsum("ukv,uv->uk", logits, target[:, 0])
+            highest, predicted[part] = logits.max(-1)
+            agreed = torch.bmm(logits, target.unsqueeze(-1)).squeeze(-1)
+            shares = logits.sub_(highest.unsqueeze(-1)).exp_()
+            total = shares.sum(-1)
+            losses[part] = mass.unsqueeze(-1) * (highest + total.log()) - agreed
             if dstates is None or dhead is None:
                 continue
-            logits.sub_(inside.unsqueeze(-1)).exp_().mul_(mass.unsqueeze(-1)).sub_(target)
-            slope = logits.mul_(weights[part].unsqueeze(-1)).to(dtype).flatten(0, 1)
+            weight = weights[part].unsqueeze(-1)
+            shares.mul_(weight * (mass.unsqueeze(-1) / total).unsqueeze(-1))
+            slope = shares.sub_(target.unsqueeze(1) * weight).to(dtype).flatten(0, 1)
             dstates[part] = (slope @ low_head).view(-1, steps, size)
             dhead += slope.t() @ own
         if dstates is not None and dhead is not None:
@@ -79,7 +82,7 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         dstates, dhead = ctx.saved_tensors
-        return dstates * grads[0].to(dstates.dtype), dhead * grads[0], None, None
+        return dstates * grads[0].to(dstates.dtype), dhead * grads[0], None, None, None
 
 
 def head_loss(states: Tensor, head: Tensor, weights: Tensor, teacher: Teacher) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,5 +91,6 @@ def head_loss(states: Tensor, head: Tensor, weights: Tensor, teacher: Teacher) -
     states [U, K, H]: normed drafter states, row u of step k judged by teacher row u; head [Vd, H]; weights [U, K]
     fp32, 0 where there is no pair. A row outside the mask costs a product but adds nothing.
     """
-    result: tuple[Tensor, Tensor, Tensor] = _HeadLoss.apply(states, head, weights, teacher)  # type: ignore[no-untyped-call]
+    wanted = torch.is_grad_enabled()
+    result: tuple[Tensor, Tensor, Tensor] = _HeadLoss.apply(states, head, weights, teacher, wanted)  # type: ignore[no-untyped-call]
     return result

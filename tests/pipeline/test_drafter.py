@@ -13,7 +13,7 @@ from pipeline.drafter.config import DrafterConfig
 
 CONFIG = DrafterConfig(
     hidden_size=24, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=50,
-    draft_vocab_size=30, max_position_embeddings=256, verifier_layers=8, aux_layers=(2, 4, 5),
+    draft_vocab_size=30, max_position_embeddings=256,
 )  # fmt: skip
 
 

@@ -1,0 +1,203 @@
+"""What the stage does: export, check, measure without and with the drafter, compare, report.
+
+Each phase leaves a file (plain.json, drafted.json) and is not repeated on resume; a stop ends the engine and the phase
+under way. Imports pipeline.stage and this room; torch only through the export and where answers have to be judged.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import DeployParams, TrainParams
+from pipeline.deploy.agreement import NEAR_TIE, Agreement, VerifierJudge, compare
+from pipeline.deploy.client import EngineClient, Measurement, Question
+from pipeline.deploy.engine import Engine, EngineCommand, bundled_command, service_command
+from pipeline.deploy.lint import lint
+from pipeline.deploy.questions import from_file, from_samples
+from pipeline.rundir import fingerprint, latest_checkpoint, read_json, write_json
+from pipeline.stage import StageError, StageRun, Stopped
+
+CONCURRENCY = 64
+"""Requests in flight while measuring."""
+PLAIN, DRAFTED = "plain", "drafted"
+
+
+def deploy(stage: StageRun) -> None:
+    """The body of stage deploy. Raises StageError, Stopped."""
+    params = stage.params
+    assert isinstance(params, DeployParams)
+    stage.progress(0, None, "prompts", phase="loading", force=True)
+    _Deployment(stage, params).run()
+
+
+class _Deployment:
+    def __init__(self, stage: StageRun, params: DeployParams) -> None:
+        self.stage, self.params = stage, params
+        self.verifier = str(Path(stage.plan.verifier.path).expanduser())
+        self.questions = self._questions()
+        self.done = 0
+
+    def run(self) -> None:
+        stage = self.stage
+        folder, findings = self._exported()
+        with ExitStack() as stack:
+            # The bundled engine is small: both start at once, and one idles while the other is measured.
+            started = self._start_bundled(stack, folder) if self.params.engine == "bundled" else {}
+            for engine in started.values():
+                self._await(engine)
+            plain = self._phase(PLAIN, None, started)
+            drafted = self._phase(DRAFTED, folder, started)
+        counters = drafted.counters
+        if counters is None or not counters.drafts:
+            raise StageError(
+                "The engine ran with the drafter, but its vllm:spec_decode counters did not move",
+                "Check in its log that the drafter was loaded, and that /metrics shows vllm:spec_decode_num_drafts_total",
+            )
+        stage.progress(self.total, self.total, "prompts", phase="comparing")
+        agreement = self._agreement(plain, drafted)
+        length = counters.acceptance_length
+        speed = {PLAIN: round(plain.tokens_per_s, 2), DRAFTED: round(drafted.tokens_per_s, 2)}
+        counts = {
+            "prompts": len(self.questions),
+            "tokens": sum(len(answer.output_ids) for answer in drafted.answers),
+            "verifications": counters.drafts,
+            "accepted": counters.accepted,
+        }
+        stage.log(
+            f"acceptance length {length:.3f} (k = {self.params.k}, {len(self.questions)} prompts), tokens/s "
+            f"{speed[PLAIN]:.1f} plain, {speed[DRAFTED]:.1f} drafted"
+        )
+        stage.finish(
+            counts,
+            fingerprint({"acceptance_length": length, "counts": counts, "agreement": agreement}),
+            acceptance_length=length,
+            rate_by_position=counters.rate_by_position,
+            greedy_agreement=agreement,
+            tokens_per_s=speed,
+            samples=len(self.questions),
+            k=self.params.k,
+            engine=self.params.engine,
+            drafter=folder.name,
+            lint=findings,
+            trained_acceptance_length=(stage.inputs["train"].report() or {}).get("acceptance_length"),
+        )
+
+    @property
+    def total(self) -> int:
+        return 2 * len(self.questions)
+
+    def _questions(self) -> list[Question]:
+        params, stage = self.params, self.stage
+        if params.prompts:
+            return from_file(Path(params.prompts).expanduser(), params.samples)
+        train = TrainParams(**stage.inputs["train"].params())
+        return from_samples(stage.inputs["generate"].path / "samples.jsonl", train.val_fraction, params.samples)
+
+    def _exported(self) -> tuple[Path, list[dict[str, str]]]:
+        """The exported folder, checked by the linter; it is made once an output."""
+        from pipeline.deploy.export import FOLDER, export_drafter, read_json_object, verifier_dtype
+
+        stage = self.stage
+        try:
+            verifier = read_json_object(Path(self.verifier) / "config.json")
+        except (OSError, ValueError) as error:
+            raise StageError(f"The verifier's config.json can't be read: {error}", "Correct verifier.path") from None
+        folder = stage.output / FOLDER
+        if not folder.exists():
+            trained = stage.inputs["train"].path
+            checkpoint = latest_checkpoint(trained / "best")
+            if checkpoint is None:
+                raise StageError(f"{trained} holds no whole drafter", "Run train again with --restart")
+            stage.check_space(2 * (checkpoint / "model.safetensors").stat().st_size)
+            export_drafter(checkpoint, stage.output, verifier_dtype(verifier))
+            stage.event("saved", f"exported the drafter to {folder}")
+        findings = lint(folder, verifier)
+        for finding in findings:
+            stage.event("warning" if finding.bad else "info", f"{finding.engine}: {finding.key} {finding.message}")
+        refused = [finding for finding in findings if finding.bad]
+        if refused:
+            raise StageError(
+                f"The exported drafter would not work in {refused[0].engine}: {refused[0].key} {refused[0].message}",
+                f"Look at {folder}/config.json; the other findings are among the events",
+            )
+        return folder, [vars(finding) for finding in findings]
+
+    def _start_bundled(self, stack: ExitStack, folder: Path) -> dict[str, Engine]:
+        params, started = self.params, {}
+        for name, drafter in ((PLAIN, None), (DRAFTED, folder)):
+            if not self._file(name).exists():
+                command = bundled_command(self.verifier, params.dtype, params.threads, CONCURRENCY, drafter, params.k)
+                started[name] = stack.enter_context(self._engine(name, command))
+        return started
+
+    def _engine(self, name: str, command: EngineCommand) -> Engine:
+        self.stage.log(f"engine ({name}): {' '.join(command.argv)}")
+        return Engine(command, self.stage.attempt.path / f"engine-{name}.log")
+
+    def _phase(self, name: str, drafter: Path | None, started: dict[str, Engine]) -> Measurement:
+        """A measurement, from its file where there is one."""
+        kept = read_json(self._file(name))
+        if kept is not None:
+            self.done += len(kept["answers"])
+            return Measurement.from_json(kept)
+        engine = started.get(name)
+        with ExitStack() as stack:
+            if engine is None:
+                engine = stack.enter_context(self._engine(name, self._service_command(drafter)))
+                self._await(engine)
+            found = self._measure(EngineClient(engine.url), name)
+            engine.stop()
+        write_json(self._file(name), found.to_json())
+        self.done += len(found.answers)
+        return found
+
+    def _await(self, engine: Engine) -> None:
+        self._progress(0, "loading")
+        if not engine.wait_ready(self.stage.stopping):
+            raise Stopped
+
+    def _service_command(self, drafter: Path | None) -> EngineCommand:
+        name = self.params.engine
+        service = self.stage.plan.services[name]
+        if not any("{drafter}" in word for word in service.command):
+            raise StageError(
+                f"The command of service {name} has no place for the drafter",
+                'Write {drafter} into it, such as ["--speculative-config", '
+                '"{\\"method\\":\\"eagle3\\",\\"model\\":\\"{drafter}\\",\\"num_speculative_tokens\\":3}"]',
+            )
+        return service_command(service, self.verifier, drafter)
+
+    def _measure(self, client: EngineClient, name: str) -> Measurement:
+        stage, params = self.stage, self.params
+        self._progress(0, "warming up")
+        warm = client.measure(self.questions[:2], 8, 2, lambda done: None, stage.stopping)
+
+        def tell(done: int) -> None:
+            self._progress(done, f"measuring {name}")
+
+        found = warm and client.measure(self.questions, params.max_tokens, CONCURRENCY, tell, stage.stopping)
+        if found is None:
+            raise Stopped
+        return found
+
+    def _progress(self, done: int, phase: str) -> None:
+        self.stage.progress(self.done + done, self.total, "prompts", phase=phase)
+
+    def _agreement(self, plain: Measurement, drafted: Measurement) -> dict[str, Any]:
+        # A service's dtype isn't known here; bfloat16 is what they run in.
+        dtype = self.params.dtype if self.params.engine == "bundled" else "bfloat16"
+        judge = VerifierJudge(self.verifier, self.params.threads)
+        found: Agreement = compare(plain.answers, drafted.answers, NEAR_TIE[dtype], judge)
+        result = found.to_json()
+        if result["different"]:
+            self.stage.event(
+                "warning",
+                f"{result['different']} of {found.prompts} answers differ with the drafter, and not by a near tie",
+            )
+        return result
+
+    def _file(self, name: str) -> Path:
+        return self.stage.output / f"{name}.json"
+
