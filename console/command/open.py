@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 
 from console.command.refusal import Refusal
@@ -28,6 +29,8 @@ def open_only_run(args: argparse.Namespace) -> int:
 
 
 async def _console(target: Target) -> int:
+    # The imports make hundreds of thousands of objects that stay: collecting among them only delays the first frame.
+    gc.set_threshold(50_000, 20, 20)
     from console.app import ConsoleApp
     from console.collector import Collector
 
