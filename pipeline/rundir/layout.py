@@ -125,15 +125,24 @@ class RunDir:
         folder = self.path / "plan"
         folder.mkdir(mode=0o700, exist_ok=True)
         while True:
-            newest = max(self.plans(), default=0)
+            numbers_taken = self.plans()
+            newest = self._newest_readable(numbers_taken)
             if plan.revision and newest > plan.revision:
                 raise PlanConflict(
                     f"The plan of {self.name} is at revision {newest} by now; this change was made to {plan.revision}",
                     "Look at the new plan and make the change again",
                 )
-            new = dataclasses.replace(plan, revision=newest + 1, created=time.time(), note=note)
-            if write_new(numbered(folder, newest + 1, ".json"), encode(new.to_json())):
+            number = max(numbers_taken, default=0) + 1
+            new = dataclasses.replace(plan, revision=number, created=time.time(), note=note)
+            if write_new(numbered(folder, number, ".json"), encode(new.to_json())):
                 return new
+
+    def _newest_readable(self, revisions: list[int]) -> int:
+        """The newest revision that isn't torn; 0 without one."""
+        for number in reversed(revisions):
+            if read_json(numbered(self.path / "plan", number, ".json")) is not None:
+                return number
+        return 0
 
     def change_plan(self, changes: Mapping[str, object], note: str) -> Plan:
         """Set keys (see config.set_values) on the newest plan and write it, again if another writer was faster.
