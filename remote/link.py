@@ -294,8 +294,9 @@ class Link:
                 self._kick.set()
             return
         try:
-            await session.ping(PROBE_S)
-        except RemoteError:
+            async with asyncio.timeout(PROBE_S):
+                await session.ping()
+        except (RemoteError, TimeoutError):
             self._kick.set()
             await session.connection.close(0.1)
 
@@ -303,6 +304,8 @@ class Link:
         return self._session.heard_mono if self._session else self._heard_mono
 
     def _set(self, kind: Kind, error: RemoteError | None = None) -> None:
+        if kind is self._state.kind and error is self._state.error:
+            return
         message, remedy = (error.message, error.remedy) if error else ("", "")
         since = self._state.since_mono if kind is self._state.kind else time.monotonic()
         self._state = LinkState(kind, since, message, remedy, error=error)

@@ -83,9 +83,9 @@ class Session:
         self._pushed = on_push
         await self._client.run()
 
-    async def ping(self, deadline_s: float) -> None:
+    async def ping(self) -> None:
         """Proves that the agent is there. RemoteError when it does not answer."""
-        await self._client.ping(deadline_s)
+        await self._client.ping()
 
     async def request(self, op: str, args: dict[str, Any], deadline_s: float) -> Any:
         """As AgentClient.request."""

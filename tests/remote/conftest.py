@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from remote.hostkeys import HostKey, HostKeyStore
@@ -66,7 +67,10 @@ class Sshd:
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         for name in ("host_key", "id"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+            key = asyncssh.generate_private_key("ssh-ed25519")
+            (folder / name).touch(mode=0o600)
+            key.write_private_key(folder / name)
+            key.write_public_key(folder / f"{name}.pub")
         shutil.copy(folder / "id.pub", folder / "authorized")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -177,10 +181,10 @@ class Proxy:
             pass
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
-        raw = writer.get_extra_info("socket")
-        if raw is not None:
+        if not writer.transport.is_closing():
+            raw = writer.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
+            writer.transport.abort()
 
     def reset_all(self) -> None:
         for writer in self._writers:
