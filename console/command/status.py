@@ -9,6 +9,7 @@ from typing import Any
 
 from console.collector import Collector
 from console.command.printing import status_json, status_lines
+from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_host, find_run, read_config, run_async
 from console.config import Config, HostConfig
 from remote.errors import RemoteError
@@ -42,7 +43,7 @@ def _hosts(args: argparse.Namespace) -> int:
     for host in hosts:
         try:
             found = run_async(_runs(config, host, args.accept_host_key))
-        except RemoteError as error:
+        except (RemoteError, Refusal) as error:
             failures.append({"host": host.name, "error": error.message, "remedy": error.remedy})
         else:
             rows += [{"host": host.name, **row} for row in found]

@@ -1,0 +1,34 @@
+"""`eagledeck demo`: the whole pipeline on this machine, in the console or, without a terminal, headless."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from console.command.session import run_async
+from console.config import state_folder
+from console.demo.prepare import check_installed, set_up
+from console.demo.settings import Place
+
+
+def demo(args: argparse.Namespace) -> int:
+    began = time.monotonic()
+    check_installed()
+    headless = args.headless or not (sys.stdin.isatty() and sys.stdout.isatty())
+    throwaway = headless and not args.keep
+    if throwaway:
+        folder = Path(tempfile.mkdtemp(prefix="eagledeck-demo-"))
+    else:
+        folder = Path(args.keep).expanduser().resolve() if args.keep else state_folder() / "demo"
+    prepared = set_up(Place(folder), args.verifier, args.samples, args.fresh)
+    if headless:
+        from console.demo.headless import run_headless
+
+        json_file = Path(args.json) if args.json else None
+        return run_async(run_headless(prepared, began, throwaway, json_file))
+    from console.demo.interactive import run_console
+
+    return run_async(run_console(prepared, keep=args.keep))

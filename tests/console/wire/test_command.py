@@ -1,0 +1,186 @@
+"""The command line as processes, against a real agent over the embedded SSH server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], tmp_path: Path) -> None:
+    container.configure(deploy={"report": {"acceptance_length": 2.5}})
+    assert container.json("init", "r1") == {"created": "r1", "host": "box"}
+    before = container.json("status", "r1")
+    assert [stage["state"] for stage in before["stages"]] == ["PENDING"] * 5
+    assert before["samples_target"] == 100
+    changed = container.json("set", "r1", "generate.max_samples=50", "--note", "fewer")
+    assert (changed["revision"], changed["stages"]["generate"]["params"]["max_samples"]) == (2, 50)
+    assert container.eagledeck("start", "r1").stdout.startswith("Started r1 on box")
+    wait_for(lambda: set(container.state().values()) == {"DONE"})
+    after = container.json("status", "r1")
+    assert [stage["state"] for stage in after["stages"]] == ["DONE"] * 5
+    assert (after["samples"], after["tokens"], after["plan_revision"]) == (3, 30, 2)
+    assert after["acceptance_length"] == 2.5
+    assert after["metrics"]["train/loss"] == pytest.approx(1 / 3, rel=1e-5)
+    assert after["link"]["state"] == "LIVE"
+    said = container.eagledeck("status", "r1").stdout
+    assert "generate  DONE" in said
+    assert "no GPU" in said or "GPU 0" in said
+    assert container.json("status")["runs"][0]["name"] == "r1"
+
+
+def test_logs_are_sanitised_and_bounded(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.configure(generate={"steps": 30})
+    container.eagledeck("init", "r1")
+    assert "has run yet" in container.eagledeck("logs", "r1", status=1).stderr
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: container.state()["generate"] == "DONE")
+    lines = container.eagledeck("logs", "r1", "-n", "4").stdout.splitlines()
+    assert len(lines) == 4
+    assert "step 30" in lines
+    named = container.eagledeck("logs", "r1", "--stage", "generate", "-n", "1000").stdout
+    assert "\x1b" not in named
+    assert [line for line in named.splitlines() if line.startswith("step ")] == [f"step {n}" for n in range(1, 31)]
+
+
+def test_stop_and_resume_lose_and_double_nothing(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.configure(generate={"steps": 100_000})
+    container.eagledeck("init", "r1")
+    assert "runs" in container.eagledeck("stop", "r1", status=1).stderr
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: container.state()["generate"] == "RUNNING")
+    assert "already" in container.eagledeck("start", "r1").stdout
+    container.eagledeck("stop", "r1")
+    wait_for(lambda: container.state()["generate"] == "STOPPED")
+    counted = container.rundir().stage("generate").current().path / "counts.txt"
+    assert len(counted.read_text().split()) < 100_000
+    container.eagledeck("resume", "r1", "generate")
+    wait_for(lambda: container.state()["generate"] == "RUNNING")
+    assert "--yes" in container.eagledeck("kill", "r1", status=1).stderr
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
+    numbers = counted.read_text().split()
+    assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
+
+
+def test_a_following_log_goes_through_stages_and_ends_quietly(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.configure(generate={"steps": 5}, extract={"steps": 4})
+    container.eagledeck("init", "r1")
+    child = container.process("logs", "r1", "-f", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    container.eagledeck("start", "r1", "--through", "extract")
+    seen: list[str] = []
+    while "==> extract <==" not in seen or "step 4" not in seen[seen.index("==> extract <==") :]:
+        line = child.stdout.readline()
+        assert line, seen
+        seen.append(line.rstrip("\n"))
+    assert seen.count("step 5") == 1
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=20)
+    assert (child.returncode, errors) == (130, "")
+
+
+def test_put_and_fetch(container: Any, tmp_path: Path) -> None:
+    container.eagledeck("init", "r1")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "two and two"}\n')
+    put = container.json("put", "r1", str(prompts), "--as", "generate.prompts")
+    landed = Path(put["files"][0]["path"])
+    assert landed.read_bytes() == prompts.read_bytes()
+    assert container.rundir().plan().params("generate").prompts == str(landed)
+    assert "drafter" in container.eagledeck("fetch", "r1", status=1).stderr
+    folder = container.root / "r1" / "deploy" / "out" / "0001" / "drafter-eagle3"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"\0" * 70_000)
+    (container.root / "r1" / "deploy" / "current").symlink_to("out/0001")
+    home = tmp_path / "home"
+    fetched = container.json("fetch", "r1", "--to", str(home))
+    assert sorted(file["path"] for file in fetched["files"]) == [
+        str(home / "drafter-eagle3" / name) for name in ("config.json", "model.safetensors")
+    ]
+    assert (home / "drafter-eagle3" / "model.safetensors").stat().st_size == 70_000
+    container.eagledeck("fetch", "box", "files/prompts.jsonl", "--to", str(home))
+    assert (home / "prompts.jsonl").read_bytes() == prompts.read_bytes()
+    assert "outside" in container.eagledeck("fetch", "box", "/etc/hostname", status=1).stderr
+
+
+def test_an_unknown_host_key_is_refused_until_its_fingerprint_is_given(container: Any) -> None:
+    (container.folder / "host_keys").unlink()
+    fingerprint = container.address["host_key_fingerprint"]
+    assert fingerprint in container.eagledeck("status", status=1).stdout
+    said = container.eagledeck("init", "r1", status=1).stderr
+    assert f"--accept-host-key {fingerprint}" in said
+    wrong = "SHA256:" + "A" * 43
+    assert wrong in container.eagledeck("init", "r1", "--accept-host-key", wrong, status=1).stderr
+    assert not (container.folder / "host_keys").exists()
+    container.eagledeck("init", "r1", "--accept-host-key", fingerprint)
+    container.eagledeck("status", "r1")
+
+
+def test_what_a_host_refuses_is_one_sentence(container: Any) -> None:
+    said = container.eagledeck("status", "r1", status=1).stderr
+    assert said.startswith("eagledeck: ")
+    assert "eagledeck init r1" in said
+    container.eagledeck("init", "r1")
+    said = container.eagledeck("set", "r1", "generate.max_smaples=3", status=1).stderr
+    assert "max_samples" in said
+    said = container.eagledeck("init", "r1", status=1).stderr
+    assert "r1" in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_an_unreachable_host_is_one_sentence(container: Any) -> None:
+    text = container.path.read_text().replace(f":{container.address['port']}", ":1")
+    container.path.write_text(text)
+    said = container.eagledeck("status", "r1", status=1).stderr
+    assert said.startswith("eagledeck: ")
+    assert len(said.strip().splitlines()) == 1
+    listing = json.loads(container.eagledeck("status", "--json", status=1).stdout)
+    assert listing["runs"] == []
+    assert listing["unreachable"][0]["host"] == "box"
+
+
+def test_a_budget_of_a_run_comes_from_its_host(container: Any) -> None:
+    container.eagledeck("init", "r1")
+    budget = container.json("budget", "r1")
+    assert budget["fits"] is True
+    assert budget["bytes_per_token"] == 4 * 64 * 2
+    container.eagledeck("set", "r1", "volume.capacity_bytes=3MB", "volume.reserve_bytes=2MB")
+    assert "Does not fit" in container.eagledeck("budget", "r1", status=1).stdout
+    refused = container.eagledeck("start", "r1", status=1).stderr
+    assert "fit" in refused
+    assert set(container.state().values()) == {"PENDING"}
+
+
+def test_killing_the_console_stops_nothing_and_reopening_shows_everything(
+    container: Any, wait_for: Callable[..., Any]
+) -> None:
+    container.configure(train={"steps": 60, "pause": 0.05})
+    container.eagledeck("init", "r1")
+    container.eagledeck("start", "r1")
+    wait_for(lambda: container.state()["train"] == "RUNNING")
+    primary, secondary = os.openpty()
+    terminal = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    console = container.process(
+        "r1", env=terminal, stdin=secondary, stdout=secondary, stderr=secondary, start_new_session=True
+    )
+    os.close(secondary)
+    drawn = b""
+    while b"train" not in drawn or b"RUNNING" not in drawn:
+        drawn += os.read(primary, 65536)
+    console.kill()
+    console.wait(10)
+    os.close(primary)
+    assert container.state()["train"] in ("RUNNING", "DONE")
+    wait_for(lambda: set(container.state().values()) == {"DONE"})
+    after = container.json("status", "r1")
+    assert after["metrics"]["train/loss"] == pytest.approx(1 / 60, rel=1e-5)
+    train = next(stage for stage in after["stages"] if stage["name"] == "train")
+    assert (train["attempt"], train["done"]) == (1, 60)
