@@ -18,7 +18,7 @@ from console.screens.actions import RunActions
 from console.screens.arrangement import LOG_SIZES, Facts
 from console.screens.deck import Deck
 from console.screens.plan_summary import what_follows
-from console.snapshot import Snapshot
+from console.snapshot import LinkView, Snapshot
 from console.widgets.acceptance import AcceptancePanel, acceptance_of
 from console.widgets.alerts import Alerts, alert_rows, alerts
 from console.widgets.chart.line_chart import LineChart
@@ -26,7 +26,7 @@ from console.widgets.events import Events
 from console.widgets.footer import Footer
 from console.widgets.gpus import Gpus
 from console.widgets.log import Log
-from console.widgets.looks import CURRENT
+from console.widgets.looks import CURRENT, TRYING
 from console.widgets.panel import Panel
 from console.widgets.rail import Rail
 from console.widgets.targets import Targets, target_rows
@@ -65,6 +65,7 @@ class Overview(RunActions):
         self._frozen = False
         self._held_back = 0
         self._facts = Facts()
+        self._broken: LinkView | None = None
         self.truth = Truth(id="truth")
         self.rail = Rail(id="rail")
         self.alerts = Alerts(id="alerts")
@@ -111,6 +112,8 @@ class Overview(RunActions):
     def watch_snapshot(self, snapshot: Snapshot | None) -> None:
         if snapshot is None:
             return
+        if snapshot.link.state not in TRYING:
+            self._broken = None if snapshot.link.state == "LIVE" else snapshot.link
         stale = snapshot.link.state not in CURRENT
         for panel in self.panels:
             panel.stale = stale
@@ -127,7 +130,7 @@ class Overview(RunActions):
 
     def show_alerts(self) -> None:
         """Alerts of the snapshot on show and of the last refused action; panels make room for them."""
-        found = alerts(self.snapshot, self.refusal)
+        found = alerts(self.snapshot, self.refusal, self._broken)
         self.alerts.show(found)
         snapshot = self.snapshot
         known = acceptance_of(snapshot) if snapshot is not None else None

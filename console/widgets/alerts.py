@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.format import duration, si_bytes
-from console.snapshot import DiskView, Snapshot, StageView
+from console.snapshot import DiskView, LinkView, Snapshot, StageView
 from console.widgets.ink import Line, Span, fit
-from console.widgets.looks import ENDED_BADLY
+from console.widgets.looks import ENDED_BADLY, TRYING
 from console.widgets.panel import Panel
 
 FULL_SOON_S = 6 * 3600.0
@@ -25,13 +25,19 @@ class Alert:
     remedy: str = ""
 
 
-def alerts(snapshot: Snapshot | None, refusal: Alert | None = None) -> list[Alert]:
-    """Everything worth an alert. `refusal` is the last action that the host refused."""
+def alerts(snapshot: Snapshot | None, refusal: Alert | None = None, broken: LinkView | None = None) -> list[Alert]:
+    """Everything worth an alert. `refusal` is the last action that the host refused.
+
+    `broken` is the link as it last failed: while the next attempt is under way its reason still stands, so that a host
+    that stays away does not make the screen jump.
+    """
     found: list[Alert] = [refusal] if refusal else []
     if snapshot is None:
         return found
     link = snapshot.link
-    if link.state not in {"LIVE", "CONNECTING", "BOOTSTRAP", "IDLE"} and (link.message or link.remedy):
+    if link.state in TRYING and broken is not None:
+        link = broken
+    if link.state not in TRYING and link.state != "LIVE" and (link.message or link.remedy):
         blocked = link.state == "BLOCKED"
         remedy = link.remedy or ("" if blocked else "R connects now")
         found.append(Alert("bad" if blocked else "warn", link.message or link.remedy, remedy))

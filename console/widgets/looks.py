@@ -34,6 +34,9 @@ _LINKS = {
     "BLOCKED": ("!", "bad"),
 }
 
+TRYING = frozenset({"IDLE", "CONNECTING", "BOOTSTRAP"})
+"""Link states on the way to LIVE."""
+
 CURRENT = frozenset({"LIVE"})
 """Link states in which the numbers on screen are current; in all others they fade."""
 

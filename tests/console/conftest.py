@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import random
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -334,12 +336,33 @@ class FakeCollector:
         await self._act("confirm", fingerprint)
 
 
+def screen_lines(app: Any) -> list[str]:
+    """What the terminal shows, line by line."""
+    return ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
+
+
+@contextlib.asynccontextmanager
+async def console(
+    snapshot: Snapshot, size: tuple[int, int] = (80, 24), clock: Callable[[], float] = lambda: NOW
+) -> AsyncIterator[tuple[Any, Any, FakeCollector]]:
+    """(app, pilot, collector) of a console that shows `snapshot`, its clock standing still."""
+    from console.app import ConsoleApp
+
+    collector = FakeCollector(snapshot)
+    app = ConsoleApp(collector, clock=clock)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot, collector
+
+
 class Scenes:
     """What the tests draw: `scenes.training()`, `scenes.stage("train", "FAILED")`, …"""
 
     NOW = NOW
     STATES = STATES
     FakeCollector = FakeCollector
+    console = staticmethod(console)
+    screen_lines = staticmethod(screen_lines)
     stage = staticmethod(stage)
     stages = staticmethod(stages)
     gpus = staticmethod(gpus)
@@ -360,12 +383,14 @@ def scenes() -> type[Scenes]:
     return Scenes
 
 
-@pytest.fixture
-def utc(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Local time is UTC, so that clocks on screen don't depend on the machine."""
-    import time
-
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """UTC clocks and a terminal with true colour and braille, whatever the machine has."""
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    for name in ("NO_COLOR", "TEXTUAL_THEME"):
+        monkeypatch.delenv(name, raising=False)
     time.tzset()
     yield
     monkeypatch.undo()

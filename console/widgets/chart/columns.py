@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.snapshot import Curve
+from console.widgets.chart.scale import drawable
 
 LIMIT = 1200
 """Points kept of a curve: beyond the dot columns of any terminal in use."""
@@ -44,21 +45,19 @@ def present(curve: Curve, siblings: Sequence[Curve]) -> tuple[list[int], list[fl
 
     All curves of an output share their rows, so most rows of a validation curve hold nothing: these are left out. A row
     in which a metric logged together with this one has a value while this one has none is a NaN of the stage: it stays,
-    as a gap. A curve alone keeps every row.
+    as a gap. Where nothing is logged together with it, a row without any value is the gap.
     """
-    family = [
-        other.values
-        for other in siblings
-        if other.name != curve.name
-        and len(other.values) == len(curve.values)
-        and _family(other.name) == _family(curve.name)
-    ]
+    others = [other for other in siblings if other.name != curve.name and len(other.values) == len(curve.values)]
+    family = [other.values for other in others if _family(other.name) == _family(curve.name)]
+    strangers = [] if family else [other.values for other in others]
     rows, values = [], []
     for row, value in enumerate(curve.values):
         if value is not None:
             rows.append(row)
             values.append(value if math.isfinite(value) else math.nan)
-        elif not family or any(other[row] is not None for other in family):
+        elif any(other[row] is not None for other in family) or (
+            not family and all(other[row] is None for other in strangers)
+        ):
             rows.append(row)
             values.append(math.nan)
     return rows, values
@@ -70,8 +69,8 @@ def _family(name: str) -> str:
 
 
 def track(xs: Sequence[float], ys: Sequence[float], limit: int = LIMIT) -> Track:
-    """Reduce and smooth one curve; `ys` hold NaN for gaps. Points with an x that is not finite are left out."""
-    points = [(x, y if math.isfinite(y) else math.nan) for x, y in zip(xs, ys) if math.isfinite(x)]
+    """Reduce and smooth one curve; `ys` hold NaN for gaps. Points without a place on the x axis are left out."""
+    points = [(x, y if drawable(y) else math.nan) for x, y in zip(xs, ys) if drawable(x)]
     if any(points[i][0] > points[i + 1][0] for i in range(len(points) - 1)):
         points.sort(key=lambda point: point[0])
     count = len(points)

@@ -124,7 +124,7 @@ def _rows_of_ticks(scale: Scale, rows: int) -> dict[int, str]:
 
 
 def _x_axis(scale: Scale, gutter: int, columns: int, unit: str) -> Line:
-    count = max(2, columns // 9)
+    count = max(3, columns // 9)
     found = ticks(scale, count)
     if unit == "step":
         found = [value for value in found if value == round(value)] or found

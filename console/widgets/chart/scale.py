@@ -8,6 +8,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 
+MOST, LEAST = 1e100, 1e-100
+"""Beyond these a value is no measurement, and arithmetic on it could overflow."""
+FLAT = 1e-5
+"""A curve that varies by less than this part of its values is drawn flat: labels could not tell its ticks apart."""
+
+
+def drawable(value: float) -> bool:
+    """False for NaN, the infinities, and what is as good as infinite."""
+    return abs(value) <= MOST
+
+
 @dataclass(frozen=True)
 class Scale:
     """A range of values, linear or logarithmic. `low < high`, both positive if `log`."""
@@ -30,7 +41,7 @@ def scale_of(values: Sequence[float], log: bool = False, room: float = 0.0) -> S
 
     One value alone, or none, gets a range around it, so that a flat curve is drawn in the middle.
     """
-    finite = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    finite = [value for value in values if drawable(value) and (value > LEAST or not log)]
     if not finite:
         return Scale(1.0, 10.0, True) if log else Scale(0.0, 1.0)
     low, high = min(finite), max(finite)
@@ -39,8 +50,9 @@ def scale_of(values: Sequence[float], log: bool = False, room: float = 0.0) -> S
             return Scale(low / 1.5, high * 1.5, True)
         spare = (high / low) ** room
         return Scale(low / spare, high * spare, True)
-    if high - low <= abs(high) * 1e-9:
-        spare = abs(high) * 0.1 or 0.5
+    size = max(abs(low), abs(high))
+    if high - low <= max(size * FLAT, LEAST):
+        spare = size * 0.1 if size > LEAST else 0.5
         return Scale(low - spare, high + spare)
     spare = (high - low) * room
     return Scale(low - spare, high + spare)
@@ -83,12 +95,13 @@ def labels(values: Sequence[float]) -> list[str]:
     gaps = [abs(b - a) for a, b in pairwise(values)]
     gap = min(gaps) if gaps else largest or 1.0
     if largest and (largest < 1e-3 or largest >= 1e15):
-        return [f"{value:.0e}" if value else "0" for value in values]
+        digits = _digits(gap / 10.0 ** math.floor(math.log10(largest)))
+        return [f"{value:.{digits}e}" if value else "0" for value in values]
     for limit, unit, suffix in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if largest >= limit:
             digits = _digits(gap / unit)
             return [f"{value / unit:.{digits}f}{suffix}" if value else "0" for value in values]
-    if largest / smallest >= 100 and len(values) > 1 and smallest < 1:
+    if 0 < smallest < 1 and largest / smallest >= 100 and len(values) > 1:
         return [f"{value:g}" for value in values]
     digits = _digits(gap)
     return [f"{value:.{digits}f}" for value in values]
@@ -98,6 +111,6 @@ def _digits(gap: float) -> int:
     if gap <= 0:
         return 0
     digits = 0
-    while digits < 6 and abs(gap * 10**digits - round(gap * 10**digits)) > 1e-6 * gap * 10**digits:
+    while digits < 8 and abs(gap * 10**digits - round(gap * 10**digits)) > 1e-6 * gap * 10**digits:
         digits += 1
     return digits
