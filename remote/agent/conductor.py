@@ -204,13 +204,10 @@ class Conductor:
 
     def _pass_on(self, stage: str) -> None:
         """A run that is stopped or killed takes the stage with it that was being started just then."""
-        asked = [name for name in REQUESTS if (self.folder / "control" / name).exists()]
+        asked = next((name for name in REQUESTS if (self.folder / "control" / name).exists()), None)
         latest = self.run_dir.stage(stage).latest() if asked else None
-        if latest is None or not latest.state():
-            return
-        for name in asked:
-            if latest.requested(name) is None:
-                latest.request(name, f"{name} of the whole run")
+        if asked and latest is not None and latest.state() and latest.requested(asked) is None:
+            latest.request(asked, f"{asked} of the whole run")
 
     # ------------------------------------------------------------ services
 

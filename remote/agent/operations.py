@@ -212,7 +212,11 @@ class Operations:
     def op_stop(self, run: str, stage: str = "") -> dict[str, Any]:
         holder = self._run(run)
         conductor = False if stage else request_stop(holder)
-        stopped = [name for name, attempt in self._alive(holder, stage) if attempt.request("stop", "a person") or True]
+        stopped = []
+        for name, attempt in self._alive(holder, stage):
+            attempt.request("stop", "a person")
+            _wake(attempt)
+            stopped.append(name)
         if not stopped and not conductor:
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
         return {"stages": stopped, "conductor": conductor}
@@ -223,7 +227,7 @@ class Operations:
         killed = []
         for name, attempt in self._alive(holder, stage):
             attempt.request("kill", "a person")
-            attempt.request("stop", "a person")
+            _wake(attempt)
             main = attempt.state().get("main") or {}
             if attempt.spec().get("by") == "alone" and main.get("pid"):  # run by hand: nobody else would do it
                 send((int(main["pid"]), int(main["start"] or 0)), signal.SIGKILL)
@@ -255,3 +259,10 @@ class Operations:
             elif seen.state in ALIVE:
                 found.append((name, latest))
         return found
+
+
+def _wake(attempt: Attempt) -> None:
+    """Has the supervisor look for requests now instead of within a second."""
+    supervisor = attempt.state().get("supervisor") or {}
+    if supervisor.get("pid") and attempt.spec().get("by") != "alone":
+        send((int(supervisor["pid"]), int(supervisor.get("start") or 0)), signal.SIGHUP)

@@ -56,7 +56,7 @@ class Supervisor:
         self._wake, self._woken = os.pipe()
         self._handle = -1
         self._saved: Any = None
-        self._next_scan = 0.0
+        self._next_scan = self._next_tick = 0.0
         self._memory_kills = out_of_memory_kills()
 
     # ------------------------------------------------------------ start
@@ -168,14 +168,14 @@ class Supervisor:
 
     def _watch(self) -> None:
         bound = LogBound(self.attempt.file("stage.log"))
-        next_log = next_tick = 0.0
+        next_log = 0.0
         killing_since: float | None = None
         while True:
             self._reap()
             now = time.monotonic()
-            if now >= next_tick or self.ladder.kill_at is not None:
+            if now >= self._next_tick:
                 self._read_requests(now)
-                next_tick = now + TICK_S
+                self._next_tick = now + TICK_S
             if now >= next_log:
                 given = bound.check()
                 if given:
@@ -258,6 +258,7 @@ class Supervisor:
     def _sleep(self, seconds: float) -> None:
         watched = [self._wake] + ([self._handle] if self._handle >= 0 and self.main is not None else [])
         if select.select(watched, [], [], seconds)[0]:
+            self._next_tick = 0.0
             try:
                 os.read(self._wake, 4096)
             except BlockingIOError:
