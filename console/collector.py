@@ -108,8 +108,7 @@ class Collector:
     async def filled(self) -> None:
         """Returns once the host has told everything about the run, or has refused to."""
         while not (self._filled.is_set() or self._data.refusal):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._filled.wait(), NOTIFY_EVERY_S)
+            await _within(NOTIFY_EVERY_S, self._filled)
 
     async def refresh(self) -> None:
         """Have the host tell everything about the run anew. Returns when it is known; raises RemoteError."""
@@ -195,21 +194,18 @@ class Collector:
             try:
                 if watched not in (None, data):
                     await self._link.unwatch()
-                watched = data
-                if not data.push:
+                if watched is not data or not data.push:
                     await self._link.watch(data.name)
-                    data.refusal = ""
+                    watched, data.refusal = data, ""
             except RemoteError as error:
                 data.refusal = f"{error.message} {error.remedy}".strip()
                 self._touch()
             self._selected.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._selected.wait(), WATCH_AGAIN_S)
+            await _within(WATCH_AGAIN_S, self._selected)
 
     async def _notify(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), POLL_EVERY_S)
+            await _within(POLL_EVERY_S, self._changed)
             self._changed.clear()
             for callback in tuple(self._callbacks):
                 callback()
@@ -218,8 +214,7 @@ class Collector:
     async def _poll(self) -> None:
         """Back-fill after every push of the run; each second while a stage is at work, as logs grow without pushes."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), POLL_EVERY_S if self._data.working else None)
+            await _within(POLL_EVERY_S if self._data.working else None, self._wake)
             self._wake.clear()
             if self._link.state.kind == LIVE:
                 data = self._data
@@ -295,3 +290,10 @@ class Collector:
     async def _act(self, op: str, **args: Any) -> None:
         await self._link.request(op, run=self.run, **args)
         self._wake.set()
+
+
+async def _within(seconds: float | None, event: asyncio.Event) -> None:
+    """Until the event is set, at most `seconds`. Not wait_for, which before Python 3.12 may swallow a cancellation."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

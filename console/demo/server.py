@@ -53,7 +53,8 @@ async def ssh_server(place: Place, port: int) -> AsyncIterator[None]:
         assert child.stdin is not None
         child.stdin.close()
         try:
-            await asyncio.wait_for(child.wait(), END_S)
+            async with asyncio.timeout(END_S):
+                await child.wait()
         except TimeoutError:
             child.kill()
             await child.wait()
@@ -62,7 +63,8 @@ async def ssh_server(place: Place, port: int) -> AsyncIterator[None]:
 async def _address(child: asyncio.subprocess.Process, log: Path) -> dict[str, str]:
     assert child.stdout is not None
     try:
-        line = await asyncio.wait_for(child.stdout.readline(), START_S)
+        async with asyncio.timeout(START_S):
+            line = await child.stdout.readline()
         address = json.loads(line)
     except (TimeoutError, ValueError):
         said = log.read_text("utf-8", "replace").strip().splitlines()

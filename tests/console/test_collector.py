@@ -1,0 +1,359 @@
+"""The collector and its parts where timing and order matter: a scripted link stands in for the host."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from console.collector import Collector
+from console.curves import MOST_ROWS, CurveStore
+from console.log_tail import LogTail
+from console.views import disk_view, gpu_views, stage_view, stage_views
+from remote.errors import ConnectionLost, HostKeyChanged, RemoteError
+from remote.link import Kind, LinkState
+from remote.resolve import HostSpec
+
+# ------------------------------------------------------------ curves
+
+
+def reply(
+    rows: list[tuple[float, dict[str, float]]], generation: str = "1.1.0", last: float | None = None
+) -> dict[str, Any]:
+    names = sorted({name for _, row in rows for name in row})
+    columns: dict[str, list[Any]] = {"step": [step for step, _ in rows], "epoch": [None] * len(rows)}
+    columns |= {name: [row.get(name) for _, row in rows] for name in names}
+    return {
+        "columns": columns,
+        "output": 1,
+        "generation": generation,
+        "last_step": last or (rows[-1][0] if rows else None),
+    }
+
+
+def values(store: CurveStore, name: str) -> dict[float, float | None]:
+    curve = next(curve for curve in store.curves() if curve.name == name)
+    return dict(zip(curve.steps, curve.values))
+
+
+def test_a_curve_in_pieces_is_the_curve_in_one() -> None:
+    numbers = random.Random(5)
+    for _ in range(50):
+        rows = [(float(step), {"train/loss": step / 7}) for step in range(1, numbers.randint(2, 80))]
+        store = CurveStore()
+        end = 0
+        while end < len(rows):
+            end = min(len(rows), end + numbers.randint(1, 20))
+            since = store.since
+            answered = [row for row in rows[:end] if since is None or row[0] > since]
+            assert store.add(reply(answered), since)
+        assert values(store, "train/loss") == {step: row["train/loss"] for step, row in rows}
+
+
+def test_a_validation_row_at_the_last_step_is_not_missed() -> None:
+    store = CurveStore()
+    store.add(reply([(9, {"train/loss": 2.0}), (10, {"train/loss": 1.0})]), None)
+    since = store.since
+    assert since is not None
+    assert since < 10
+    store.add(reply([(10, {"train/loss": 1.0}), (10, {"val/loss": 3.0})]), since)
+    steps = [curve.steps for curve in store.curves()]
+    assert steps == [(9.0, 10.0, 10.0)] * 2
+    assert values(store, "val/loss")[10] == 3.0
+
+
+def test_a_resume_starts_the_curve_anew_instead_of_drawing_lost_steps() -> None:
+    store = CurveStore()
+    store.add(reply([(step, {"train/loss": 1.0}) for step in range(1, 101)]), None)
+    after = [(step, {"train/loss": 5.0}) for step in range(81, 83)]
+    assert not store.add(reply([], generation="1.2.0"), store.since)
+    assert store.since is None
+    whole = [(float(step), {"train/loss": 1.0}) for step in range(1, 81)] + after
+    assert store.add(reply(whole, generation="1.2.0"), None)
+    assert values(store, "train/loss") == {step: row["train/loss"] for step, row in whole}
+
+
+def test_a_long_curve_is_asked_for_again_thinned() -> None:
+    store = CurveStore()
+    store.add(reply([(step, {"train/loss": 1.0}) for step in range(MOST_ROWS + 1)]), None)
+    assert store.since is None
+
+
+def test_a_value_that_is_no_number_is_a_gap() -> None:
+    store = CurveStore()
+    raw = reply([(1, {"train/loss": 1.0}), (2, {}), (3, {"train/loss": 2.0})])
+    raw["columns"]["train/loss"][1] = "NaN"
+    store.add(raw, None)
+    assert values(store, "train/loss") == {1: 1.0, 2: None, 3: 2.0}
+
+
+# ------------------------------------------------------------ logs
+
+
+def piece(data: bytes, offset: int, attempt: int = 1, generation: str = "a", size: int | None = None) -> dict[str, Any]:
+    encoded = base64.b64encode(data).decode()
+    end = offset + len(data)
+    return {"attempt": attempt, "generation": generation, "offset": offset, "data": encoded, "size": size or end}
+
+
+def test_a_log_in_pieces_gives_each_line_once_however_it_is_cut() -> None:
+    text = "".join(f"line {number} \u00e9\u4e2d\n" for number in range(200)).encode()
+    numbers = random.Random(1)
+    for _ in range(20):
+        tail, got = LogTail(limit=1000, first_bytes=len(text)), []
+        position = 0
+        while position < len(text):
+            size = numbers.randint(1, 300)
+            got += tail.add(piece(text[position : position + size], position))
+            position += size
+        assert got == text.decode().splitlines()
+        assert list(tail.lines) == got
+
+
+def test_a_tail_that_starts_inside_a_line_drops_its_rest() -> None:
+    tail = LogTail()
+    assert tail.add(piece(b"half a line\nwhole\n", offset=500)) == ["whole"]
+
+
+def test_a_new_attempt_clears_the_log_and_a_hole_breaks_no_line() -> None:
+    tail = LogTail()
+    tail.add(piece(b"one\ntw", 0))
+    assert tail.shown() == ("one", "tw")
+    assert tail.add(piece(b"cut\nfour\n", 4096)) == ["four"]
+    tail.add(piece(b"anew\n", 0, attempt=2, generation="b"))
+    assert tail.shown() == ("anew",)
+    assert tail.request() == {"offset": 5, "generation": "b", "attempt": 2}
+
+
+def test_lines_are_bounded_and_safe() -> None:
+    tail = LogTail(limit=3)
+    tail.add(piece(b"1\n2\n3\n\x1b]52;c;aGk=\x07four\n 50%|#\r100%|##\n", 0))
+    assert tail.shown() == ("3", "four", "100%|##")
+    tail.add(piece(b"x" * 1_000_000, tail.offset))
+    assert len(tail.shown()[-1]) <= 4096
+
+
+# ------------------------------------------------------------ views
+
+
+def test_unknown_stays_unknown_and_junk_becomes_unknown() -> None:
+    stage = stage_view("train", {"state": "RUNNING", "progress": {"done": "7", "rate": math.inf, "total": True}})
+    assert (stage.done, stage.rate, stage.total, stage.eta_s, stage.elapsed_s) == (None,) * 5
+    assert stage_views({}) == ()
+    assert [stage.state for stage in stage_views({"stages": {}})] == ["PENDING"] * 5
+    gpu = gpu_views({"gpus": [{"index": 3, "power_w": None, "mem_used": 0}, "junk"]})
+    assert (gpu[0].index, gpu[0].power_w, gpu[0].mem_used) == (3, None, 0.0)
+    disk = disk_view({"disk": {"path": "/data", "total": 10, "capacity": None, "free": 4}})
+    assert disk is not None
+    assert (disk.capacity, disk.used, disk.free) == (10, None, 4)
+
+
+# ------------------------------------------------------------ the collector
+
+
+class ScriptedLink:
+    """A link whose state and answers the test sets."""
+
+    def __init__(self) -> None:
+        self.spec = HostSpec("box", "box", "/data")
+        self.state = LinkState(Kind.LIVE, age_s=0.1)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, Any] = {"runs": [], "events": {"events": [], "cursor": {}}, "plan": {"revision": 1}}
+        self.pushers: list[Callable[[str, dict[str, Any]], None]] = []
+        self.observers: list[Callable[[LinkState], None]] = []
+        self.confirmed: list[tuple[str, ...]] = []
+
+    async def request(self, op: str, **args: Any) -> Any:
+        self.asked.append((op, args))
+        answer = self.answers.get(op, RemoteError(f"no {op}"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def watch(self, run: str) -> None:
+        await self.request("watch", run=run)
+
+    async def unwatch(self) -> None:
+        await self.request("unwatch")
+
+    def subscribe(self, callback: Callable[[str, dict[str, Any]], None]) -> Callable[[], None]:
+        self.pushers.append(callback)
+        return lambda: self.pushers.remove(callback)
+
+    def on_state(self, callback: Callable[[LinkState], None]) -> Callable[[], None]:
+        self.observers.append(callback)
+        return lambda: self.observers.remove(callback)
+
+    def confirm_host_key(self, fingerprint: str) -> None:
+        self.confirmed.append(("confirm", fingerprint))
+
+    def replace_host_key(self, fingerprint: str, typed: str) -> None:
+        self.confirmed.append(("replace", fingerprint, typed))
+
+    def push(self, name: str, data: dict[str, Any]) -> None:
+        for callback in list(self.pushers):
+            callback(name, data)
+
+    def become(self, kind: Kind, **fields: Any) -> None:
+        self.state = LinkState(kind, **fields)
+        for callback in list(self.observers):
+            callback(self.state)
+
+
+def run_push(state: str = "RUNNING", run: str = "r1", **fields: Any) -> dict[str, Any]:
+    stages = {"train": {"state": state, "attempt": 1, "output": 1, **fields}}
+    return {
+        "run": run,
+        "plan_revision": 1,
+        "through": "deploy",
+        "stages": stages,
+        "counts": {"samples": 5, "tokens": 50},
+    }
+
+
+@pytest.fixture
+def link() -> ScriptedLink:
+    return ScriptedLink()
+
+
+def collector_of(link: ScriptedLink) -> Collector:
+    return Collector(link, "r1")  # type: ignore[arg-type]
+
+
+async def test_a_storm_of_pushes_is_told_at_most_four_times_a_second(link: ScriptedLink) -> None:
+    told = 0
+
+    def count() -> None:
+        nonlocal told
+        told += 1
+
+    async with collector_of(link) as collector:
+        collector.subscribe(count)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 1.0:
+            link.push("host", {"wall": loop.time()})
+            await asyncio.sleep(0)
+    assert 2 <= told <= 5
+
+
+async def test_a_lost_link_keeps_every_number_and_only_ages(link: ScriptedLink) -> None:
+    async with collector_of(link) as collector:
+        link.push("run", run_push(progress={"done": 7, "total": 9, "unit": "steps"}))
+        link.push("host", {"gpus": [{"index": 0, "power_w": 300.0}], "disk": {"path": "/data", "free": 4}})
+        await collector.filled()
+        before = collector.snapshot
+        for op in link.answers:
+            link.answers[op] = ConnectionLost("lost")
+        link.become(Kind.BACKOFF, message="The connection was lost", age_s=12.5, retry_in_s=3.0)
+        await asyncio.sleep(0.6)
+        after = collector.snapshot
+    assert (after.link.state, after.link.age_s, after.link.retry_in_s) == ("BACKOFF", 12.5, 3.0)
+    assert after.stages == before.stages
+    assert after.stages[3].done == 7
+    assert (after.gpus, after.disk, after.samples, after.plan) == (before.gpus, before.disk, 5, {"revision": 1})
+
+
+async def test_nothing_is_asked_while_the_link_is_down_and_everything_once_it_is_back(link: ScriptedLink) -> None:
+    async with collector_of(link) as collector:
+        link.become(Kind.CONNECTING)
+        link.push("run", run_push())
+        await asyncio.sleep(0.6)
+        assert [op for op, _ in link.asked if op != "watch"] == []
+        link.become(Kind.LIVE)
+        await asyncio.wait_for(collector.filled(), 5)
+        assert {"plan", "events", "metrics", "tail"} <= {op for op, _ in link.asked}
+
+
+async def test_events_come_once_and_go_on_from_the_cursor(link: ScriptedLink) -> None:
+    async with collector_of(link) as collector:
+        first = {"t": 2.0, "stage": "train", "kind": "checkpoint", "message": "b"}
+        link.answers["events"] = {"events": [first], "cursor": {"x": 1}}
+        link.push("run", run_push())
+        await collector.filled()
+        link.answers["events"] = {"events": [{**first, "t": 1.0, "message": "a"}], "cursor": {"x": 2}}
+        link.push("run", run_push(progress={"done": 1}))
+        await asyncio.sleep(0.6)
+        assert [event.message for event in collector.snapshot.events] == ["a", "b"]
+    cursors = [args.get("since") for op, args in link.asked if op == "events"]
+    assert cursors[:2] == [None, {"x": 1}]
+
+
+async def test_a_run_that_is_not_there_is_told_and_asked_for_again(link: ScriptedLink) -> None:
+    link.answers["watch"] = RemoteError("there is no run r1", "make it")
+    async with collector_of(link) as collector:
+        await asyncio.wait_for(collector.filled(), 5)
+        assert collector.snapshot.conductor == "FAILED: there is no run r1 make it"
+        assert collector.snapshot.stages == ()
+        link.answers["watch"] = {}
+        link.push("run", run_push())
+        assert collector.snapshot.conductor == ""
+
+
+async def test_a_run_that_becomes_unreadable_keeps_what_it_said(link: ScriptedLink) -> None:
+    async with collector_of(link) as collector:
+        link.push("run", run_push())
+        link.push("run", {"run": "r1", "error": {"message": "the plan is torn", "remedy": "repair it"}})
+        assert collector.snapshot.conductor == "FAILED: the plan is torn repair it"
+        assert collector.snapshot.stages[3].state == "RUNNING"
+
+
+async def test_another_run_starts_from_nothing(link: ScriptedLink) -> None:
+    async with collector_of(link) as collector:
+        link.push("run", run_push())
+        await collector.filled()
+        await collector.select("r2")
+        assert (collector.run, collector.snapshot.stages, collector.snapshot.plan) == ("r2", (), None)
+        link.push("run", run_push())
+        assert collector.snapshot.stages == ()
+        link.push("run", run_push("DONE", run="r2"))
+        assert collector.snapshot.stages[3].state == "DONE"
+        await asyncio.sleep(0.1)
+    assert ("unwatch", {}) in link.asked
+    assert ("watch", {"run": "r2"}) in link.asked
+
+
+async def test_actions_reach_the_host_and_refusals_come_back(link: ScriptedLink) -> None:
+    link.answers |= {op: {} for op in ("start", "stop", "resume", "kill")}
+    link.answers["set"] = {"revision": 2}
+    async with collector_of(link) as collector:
+        await collector.start(first="extract", stale="keep")
+        await collector.stop("train")
+        await collector.resume()
+        await collector.kill()
+        await collector.set({"generate.max_samples": "10"})
+        link.answers["stop"] = RemoteError("nothing runs", "see its state")
+        with pytest.raises(RemoteError, match="nothing runs"):
+            await collector.stop()
+        assert collector.snapshot.plan == {"revision": 2}
+    acted = [(op, args) for op, args in link.asked if op in ("start", "stop", "resume", "kill", "set")]
+    assert acted[:5] == [
+        ("start", {"run": "r1", "stale": "keep", "from": "extract"}),
+        ("stop", {"run": "r1", "stage": "train"}),
+        ("resume", {"run": "r1"}),
+        ("kill", {"run": "r1"}),
+        ("set", {"run": "r1", "changes": {"generate.max_samples": "10"}, "note": ""}),
+    ]
+
+
+async def test_a_changed_host_key_is_replaced_and_an_unknown_one_confirmed(link: ScriptedLink) -> None:
+    async with collector_of(link) as collector:
+        await collector.confirm_host_key("SHA256:a")
+        link.become(Kind.BLOCKED, error=HostKeyChanged("box", "SHA256:a", "ssh-ed25519", "SHA256:b", "k"))
+        await collector.confirm_host_key("SHA256:b")
+    assert link.confirmed == [("confirm", "SHA256:a"), ("replace", "SHA256:b", "box")]
+
+
+async def test_a_log_that_outruns_the_wire_is_joined_at_its_end(link: ScriptedLink) -> None:
+    link.answers["tail"] = piece(b"x\n" * 100, 0, size=10**9)
+    async with collector_of(link) as collector:
+        link.push("run", run_push())
+        await collector.filled()
+    offsets = [args["offset"] for op, args in link.asked if op == "tail"]
+    assert len(offsets) >= 2
+    assert collector.snapshot.log == ()
