@@ -23,7 +23,9 @@ MANIFEST, LATEST = "manifest.json", "latest"
 _REPLACED = ".replaced"
 
 
-def write_checkpoint(parent: Path, name: str, writer: Callable[[Path], None], meta: dict[str, Any], keep: int) -> Path:
+def write_checkpoint(
+    parent: Path, name: str, writer: Callable[[Path], object], meta: dict[str, Any], keep: int
+) -> Path:
     """Let `writer` fill a fresh folder and publish it as `parent/name`; returns that path.
 
     `meta` goes into the manifest. The `keep` newest checkpoints stay, and those that a link in `parent` (such as

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,15 @@ from pipeline.config import Plan, set_values
 from pipeline.rundir import Attempt, Lock, Output, RunDir, StageDir
 
 ROOT = Path(__file__).resolve().parents[2]
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder of its own, in memory where there is such a place: thousands of fsyncs are no pleasure on a disk."""
+    room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 32 << 20
+    with tempfile.TemporaryDirectory(prefix="eagledeck-", dir=MEMORY if room else None) as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture
@@ -125,9 +136,9 @@ _STEPS = ("open", "write", "fsync", "rename", "replace", "link", "symlink", "mkd
 
 
 def killed_at(step: int, operation: Callable[[], object]) -> bool:
-    """Run an operation in a forked process that kills itself at its `step`-th call into the filesystem, a write half done.
+    """Run an operation in a forked process that kills itself at its `step`-th call into the filesystem.
 
-    False when it came to its end before that.
+    A write is half done then. False when it came to its end before that.
     """
     pid = os.fork()
     if pid == 0:

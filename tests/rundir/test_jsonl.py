@@ -1,4 +1,4 @@
-"""JSON lines: torn tails are cut by the writer and passed over by readers; a full volume loses nothing that was there."""
+"""JSON lines: torn tails are cut by the writer, passed over by readers; a full volume loses nothing that was there."""
 
 from __future__ import annotations
 
@@ -153,13 +153,13 @@ def test_a_really_full_volume(tmp_path: Path, on_small_volume: Callable[..., Non
     def fill() -> None:
         path, written = volume / "x.jsonl", 0
         with JsonLines(path) as file:
-            try:
-                while True:
+            while written < 1000:
+                try:
                     file.append({"n": written, "text": "x" * 1500})
-                    written += 1
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
-            assert written > 10
+                except OSError:
+                    break
+                written += 1
+            assert 10 < written < 100
         assert [row["n"] for row in read_jsonl(path)[0]] == list(range(written))
         assert path.read_bytes().endswith(b"}\n")
 

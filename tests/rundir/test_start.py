@@ -1,0 +1,327 @@
+"""Who may open an attempt, and on which output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import Plan
+from pipeline.rundir import (
+    Attempt,
+    Lock,
+    Output,
+    RunDir,
+    RunError,
+    StageDir,
+    process_start,
+    resume_refusal,
+    write_json,
+)
+
+Start = Callable[..., Any]
+Begin = Callable[..., Attempt]
+Complete = Callable[..., Output]
+Change = Callable[..., Plan]
+
+
+def save(attempt: Attempt, text: str = "data") -> None:
+    """Leave something in the output, so that it is one to be continued."""
+    (attempt.output().path / "data").write_text(text)
+
+
+@pytest.fixture
+def generate(run: RunDir) -> StageDir:
+    return run.stage("generate").make()
+
+
+def test_it_takes_the_lock_of_the_stage(generate: StageDir, hold: Start) -> None:
+    with pytest.raises(RunError, match="this process doesn't hold its lock"):
+        generate.new_attempt()
+    hold(generate.lock_path)
+    with pytest.raises(RunError, match="this process doesn't hold its lock"):
+        generate.new_attempt()
+    assert generate.attempts() == []
+    assert generate.outputs() == []
+
+
+def test_the_specification_says_what_runs(run: RunDir, generate: StageDir, begin: Begin, change: Change) -> None:
+    change(run, generate__python="/opt/py", generate__gpus="0,3", generate__env_allow="HF_HOME", generate__grace_s="7")
+    spec = begin(generate, by="test").spec()
+    path = str(generate.path / "attempts" / "0001")
+    assert spec["argv"] == ["/opt/py", "-u", "-m", "pipeline.generate", "--run", str(run.path), "--attempt", path]
+    assert (spec["gpus"], spec["env_allow"], spec["grace_s"]) == ([0, 3], ["HF_HOME"], 7.0)
+    assert (spec["plan_revision"], spec["output"], spec["resumed"], spec["by"]) == (2, 1, False, "test")
+    assert (Path(spec["cwd"]) / "pipeline" / "rundir").is_dir()
+    own = begin(generate, argv=["torchrun", "{run}", "{attempt}", "{other}"]).spec()["argv"]
+    assert own == ["torchrun", str(run.path), path.replace("0001", "0002"), "{other}"]
+
+
+def test_resume_continues_the_output_and_restart_opens_a_new_one(generate: StageDir, begin: Begin) -> None:
+    first = begin(generate)
+    save(first)
+    second = begin(generate)
+    assert (second.number, second.output().number, second.spec()["resumed"]) == (2, 1, True)
+    third = begin(generate, restart=True)
+    assert (third.number, third.output().number, third.spec()["resumed"]) == (3, 2, False)
+    assert os.readlink(generate.path / "current") == "out/0002"
+    save(third)
+    assert begin(generate).output().number == 2
+    assert (generate.path / "out" / "0001" / "data").read_text() == "data"
+
+
+def test_current_moves_when_the_attempt_starts_and_not_before(generate: StageDir, complete: Complete) -> None:
+    complete(generate)
+    with Lock.acquire(generate.lock_path):  # type: ignore[union-attr]
+        attempt = generate.new_attempt(restart=True)
+        assert generate.current() == generate.output(1)
+        assert generate.output(1).complete
+        attempt.write_state(phase="starting")
+        assert generate.current() == generate.output(2)
+
+
+def test_an_output_that_got_nothing_is_used_again_under_any_plan(
+    run: RunDir, generate: StageDir, begin: Begin, change: Change
+) -> None:
+    attempt = begin(generate)
+    (attempt.output().path / "samples.jsonl").touch()
+    change(run, generate__prompts="/data/right.jsonl")
+    again = begin(generate)
+    assert (again.output().number, again.spec()["resumed"]) == (1, False)
+    assert again.output().source()["params"]["prompts"] == "/data/right.jsonl"
+    assert begin(generate, restart=True).output().number == 1
+
+
+def test_what_shapes_the_data_cannot_change_halfway(
+    run: RunDir, generate: StageDir, begin: Begin, change: Change
+) -> None:
+    save(begin(generate))
+    change(run, generate__temperature="0.2")
+    assert resume_refusal(generate) == "output 1 was begun with temperature = 0.7, the plan says 0.2"
+    with pytest.raises(RunError, match=r"one/generate can't go on: output 1 was begun with temperature") as caught:
+        begin(generate)
+    assert caught.value.remedy == "Restart opens a new output"
+    assert begin(generate, restart=True).output().number == 2
+
+
+def test_how_much_and_how_may_change_halfway(run: RunDir, generate: StageDir, begin: Begin, change: Change) -> None:
+    save(begin(generate))
+    change(run, generate__max_samples="10000", generate__concurrency="4", generate__endpoint="http://other:8000/v1")
+    attempt = begin(generate)
+    assert attempt.spec()["resumed"] is True
+    assert attempt.output().source()["plan_revision"] == 2
+
+
+def test_a_complete_output_is_only_continued_when_it_is_to_become_more(
+    run: RunDir, generate: StageDir, begin: Begin, complete: Complete, change: Change
+) -> None:
+    output = complete(generate)
+    with pytest.raises(RunError, match="output 1 is complete"):
+        begin(generate)
+    change(run, generate__max_samples="20000")
+    attempt = begin(generate)
+    assert attempt.output() == output
+    assert not output.complete
+
+
+def test_inputs_have_to_be_there_and_complete(run: RunDir, begin: Begin, complete: Complete) -> None:
+    extract = run.stage("extract")
+    with pytest.raises(RunError, match="extract needs an output of generate, and there is none yet") as caught:
+        begin(extract)
+    assert caught.value.remedy == 'Run generate first, or borrow it with generate.from_run = "RUN/generate"'
+    save(begin(run.stage("generate")))
+    with pytest.raises(RunError, match="extract needs one/generate output 1 to be complete"):
+        begin(extract)
+    assert extract.attempts() == []
+    complete(run.stage("generate"))
+    source = begin(extract).output().source()
+    assert source["inputs"] == {"generate": {"run": "one", "output": 1, "fingerprint": "one-generate-1"}}
+
+
+def test_resume_keeps_to_the_inputs_it_was_begun_from(
+    run: RunDir, begin: Begin, complete: Complete, change: Change
+) -> None:
+    complete(run.stage("generate"))
+    save(begin(run.stage("extract")))
+    complete(run.stage("generate"), restart=True)
+    with pytest.raises(RunError, match="output 1 was begun from another state of generate"):
+        begin(run.stage("extract"))
+    assert begin(run.stage("extract"), restart=True).output().source()["inputs"]["generate"]["output"] == 2
+
+
+def test_deploy_reads_the_samples_unless_it_has_prompts(
+    run: RunDir, begin: Begin, complete: Complete, change: Change
+) -> None:
+    for name in ("generate", "extract", "vocab", "train"):
+        complete(run.stage(name))
+    assert set(begin(run.stage("deploy")).output().source()["inputs"]) == {"train", "generate"}
+    change(run, deploy__prompts="/data/held-out.jsonl")
+    assert set(begin(run.stage("deploy"), restart=True).output().source()["inputs"]) == {"train"}
+
+
+def test_no_attempt_while_the_writer_lock_is_held(generate: StageDir, begin: Begin, hold: Start) -> None:
+    begin(generate)
+    holder = hold(generate.writer_lock_path)
+    with pytest.raises(RunError, match="A process of one/generate still writes"):
+        begin(generate)
+    holder.kill()
+    begin(generate)
+
+
+@pytest.mark.parametrize("role", ["supervisor", "main", "members"])
+def test_no_attempt_while_a_remembered_member_lives(generate: StageDir, begin: Begin, child: Start, role: str) -> None:
+    attempt = begin(generate)
+    member = child("import sys; sys.stdin.readline()")
+    record = {"pid": member.process.pid, "start": process_start(member.process.pid)}
+    attempt.write_state(**{role: [record] if role == "members" else record})
+    begin_again = begin
+    with pytest.raises(RunError, match=rf"still live \(pid {member.process.pid}\)"):
+        begin_again(generate)
+    member.kill()
+    begin_again(generate)
+
+
+def test_members_of_earlier_attempts_count_too(generate: StageDir, begin: Begin, child: Start) -> None:
+    member = child("import sys; sys.stdin.readline()")
+    first = begin(generate)
+    begin(generate)
+    first.write_state(members=[{"pid": member.process.pid, "start": process_start(member.process.pid)}])
+    with pytest.raises(RunError, match="still live"):
+        begin(generate)
+
+
+def test_a_reused_pid_or_one_of_an_earlier_life_of_the_host_is_nobody(generate: StageDir, begin: Begin) -> None:
+    attempt = begin(generate)
+    parent = os.getppid()
+    attempt.write_state(main={"pid": parent, "start": (process_start(parent) or 0) - 1})
+    assert attempt.living() == []
+    attempt = begin(generate)
+    attempt.write_state(main={"pid": parent, "start": process_start(parent)}, incarnation={"boot_id": "before"})
+    assert attempt.living() == []
+    begin(generate)
+
+
+RESUME = """
+import sys
+from pipeline.rundir import Lock, RunDir, RunError
+stage = RunDir.open(sys.argv[1]).stage("generate")
+print("ready")
+sys.stdin.readline()
+lock = Lock.acquire(stage.make().lock_path)
+if lock is None:
+    print("refused")
+else:
+    print("attempt", stage.new_attempt().number)
+sys.stdin.readline()
+"""
+
+
+def test_of_many_that_resume_at_once_one_wins(run: RunDir, begin: Begin, child: Start) -> None:
+    save(begin(run.stage("generate")))
+    for number in range(2, 8):
+        racers = [child(RESUME, run.path) for _ in range(4)]
+        for racer in racers:
+            assert racer.hears() == "ready"
+        for racer in racers:
+            racer.tell()
+        assert sorted(racer.hears() for racer in racers) == [f"attempt {number}"] + ["refused"] * 3
+        for racer in racers:
+            racer.end()
+    assert run.stage("generate").attempts() == list(range(1, 8))
+    assert run.stage("generate").outputs() == [1]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_killed_at_any_step_the_next_attempt_starts_all_the_same(
+    tmp_path: Path, run: RunDir, begin: Begin, every_crash: Callable[..., Iterator[int]], restart: bool
+) -> None:
+    stage = run.stage("generate")
+    save(begin(stage))
+    pristine = tmp_path / "pristine"
+    shutil.copytree(run.path, pristine, symlinks=True)
+
+    def prepare() -> None:
+        shutil.rmtree(run.path)
+        shutil.copytree(pristine, run.path, symlinks=True)
+
+    for _ in every_crash(prepare, lambda: begin(stage, restart=restart)):
+        assert stage.current() is not None
+        assert (stage.path / "out" / "0001" / "data").read_text() == "data"
+        attempt = begin(stage, restart=restart)
+        assert attempt.output().number == (2 if restart else 1)
+        assert attempt.output().source()["plan_revision"] == 1
+        assert stage.current() == attempt.output()
+
+
+def test_a_full_volume_opens_no_attempt_that_looks_started(
+    run: RunDir, generate: StageDir, begin: Begin, full_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(begin(generate))
+    with monkeypatch.context():
+        full_after(50)
+        with pytest.raises(OSError, match="No space left"):
+            begin(generate)
+    monkeypatch.undo()
+    assert begin(generate).spec()["resumed"] is True
+
+
+def test_a_folder_that_links_out_gets_no_attempt(generate: StageDir, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (generate.path / "attempts").symlink_to(tmp_path / "outside")
+    with Lock.acquire(generate.lock_path), pytest.raises(RunError, match="link that leaves"):  # type: ignore[union-attr]
+        generate.new_attempt()
+    assert os.listdir(tmp_path / "outside") == []
+
+
+def test_requests_are_left_once(generate: StageDir, begin: Begin) -> None:
+    attempt = begin(generate)
+    assert not attempt.stop_requested()
+    assert attempt.request("stop", by="anna") is True
+    assert attempt.request("stop", by="bert") is False
+    assert attempt.stop_requested()
+    assert (attempt.requested("stop") or {})["by"] == "anna"
+    assert attempt.requested("checkpoint") is None
+    attempt.request("checkpoint", by="bert")
+    attempt.answer("checkpoint")
+    attempt.answer("checkpoint")
+    assert attempt.requested("checkpoint") is None
+    assert os.listdir(attempt.path / "control") == ["stop"]
+    with pytest.raises(ValueError, match="is none of"):
+        attempt.request("../../stop", by="mallory")
+
+
+def test_an_attempt_without_a_readable_specification_names_it(generate: StageDir, begin: Begin) -> None:
+    attempt = begin(generate)
+    (attempt.path / "spec.json").write_text("")
+    with pytest.raises(RunError, match=r"spec\.json names no output"):
+        attempt.output()
+
+
+def test_records_refuse_unknown_words(generate: StageDir, begin: Begin) -> None:
+    attempt = begin(generate)
+    with pytest.raises(ValueError, match="is none of"):
+        attempt.write_exit(reason="finished")
+    with pytest.raises(ValueError, match="is none of"):
+        attempt.write_outcome("killed")
+    assert attempt.exit() is None
+    assert attempt.outcome() is None
+
+
+def test_state_is_merged_and_begins_with_the_incarnation(generate: StageDir, begin: Begin) -> None:
+    attempt = begin(generate)
+    started = attempt.state()["started"]
+    state = attempt.write_state(phase="stopping", members=[])
+    assert state["started"] == started
+    assert state["phase"] == "stopping"
+    assert set(state["incarnation"]) == {"boot_id", "pidns", "pid1_start"}
+    write_json(attempt.path / "state.json", {})
+    assert attempt.living() == []
+
+
+def test_the_default_python_is_this_one(generate: StageDir, begin: Begin) -> None:
+    assert begin(generate).spec()["argv"][0] == sys.executable
