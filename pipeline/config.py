@@ -281,7 +281,9 @@ def check(plan: Plan) -> None:
 
     def known_service(key: str, name: str, extra: tuple[str, ...] = ()) -> None:
         if name not in plan.services and name not in extra:
-            refuse(key, name, "the plan has no such service", suggest(name, [*extra, *plan.services]))
+            names = [*extra, *plan.services]
+            remedy = suggest(name, names) if names else "Describe the service in the plan first"
+            refuse(key, name, "the plan has no such service", remedy)
 
     for name in STAGES:
         stage = plan.stages[name]

@@ -76,7 +76,7 @@ def suggest(word: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}Allowed: {', '.join(names)}" if names else "nothing is allowed here"
+    return f"{hint}Allowed: {', '.join(names)}"
 
 
 def show(value: object) -> str:
