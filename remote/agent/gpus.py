@@ -26,6 +26,8 @@ FIELDS = "index,name,power.draw,enforced.power.limit,utilization.gpu,memory.used
 class GpuReader:
     """``read()`` gives {"gpus": [row, …], "note": str}; it may take ANSWER_S and never raises."""
 
+    CHILD = (sys.executable, "-S", "-E", "-B", "-u", "-m", "remote.agent.nvml")
+
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._missing = False
@@ -67,9 +69,8 @@ class GpuReader:
             self._kill()
 
     def _start(self) -> None:
-        argv = [sys.executable, "-S", "-E", "-B", "-u", "-m", "remote.agent.nvml"]
         self._child = subprocess.Popen(
-            argv, cwd=CODE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            self.CHILD, cwd=CODE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
 
     def _ask(self) -> dict[str, Any] | None:

@@ -61,8 +61,8 @@ class NvmlError(Exception):
 class Nvml:
     """An initialised NVML. Raises OSError when the library is missing, NvmlError when it refuses."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(LIBRARY)
+    def __init__(self, library: Any = None) -> None:
+        self._library = library or ctypes.CDLL(LIBRARY)
         self.call("nvmlInit_v2")
 
     def call(self, name: str, *args: Any) -> None:

@@ -140,11 +140,16 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
 def keep_up(run: RunDir, plan: Plan, name: str) -> str:
     """Restarts a service that failed after it was ready, at most RESTARTS times in a row; what it did, or ""."""
     root = run.root
-    attempt = ServiceDir.of(root, name).latest()
-    if attempt is None or view(root, name).state != "FAILED":
+    attempt, seen = ServiceDir.of(root, name).latest(), view(root, name)
+    if attempt is None:
         return ""
-    spec, ready = attempt.spec(), read_json(attempt.file("ready.json"))
-    why = view(root, name).message
+    spec, why = attempt.spec(), seen.message
+    if seen.state == "STARTING" and healthy(int(spec["port"]), str(spec["health"])):
+        write_json(attempt.file("ready.json"), {"t": time.time(), "url": spec["url"]})
+        return f"service {name} is ready"
+    if seen.state != "FAILED":
+        return ""
+    ready = read_json(attempt.file("ready.json"))
     if spec.get("restart") != "on-failure" or ready is None:
         return ""
     ended = (attempt.exit() or {}).get("ended") or time.time()

@@ -45,14 +45,20 @@ def start_stage(
 @contextlib.contextmanager
 def locked(stage: StageDir, label: str) -> Iterator[Lock]:
     """Holds the lock of a stage or service. Raises RunError when somebody has it."""
-    lock = Lock.acquire(stage.make().lock_path)
-    if lock is None:
-        raise RunError(f"{label} runs already", "watch it, or stop it first")
+    end = time.monotonic() + GONE_S
+    while True:
+        lock = Lock.acquire(stage.make().lock_path)
+        if lock is not None:
+            break
+        # A supervisor that has written exit.json holds its lock until it is gone, a moment later.
+        latest = stage.latest()
+        if latest is None or latest.exit() is None or time.monotonic() > end:
+            raise RunError(f"{label} runs already", "watch it, or stop it first")
+        time.sleep(0.02)
     with lock:
         latest = stage.latest()
         if latest is not None and latest.exit() is not None:
             # The kernel frees a dying supervisor's lock a moment before its pid is gone.
-            end = time.monotonic() + GONE_S
             while latest.living() and time.monotonic() < end:
                 time.sleep(0.02)
         yield lock

@@ -99,7 +99,7 @@ def _receive(root: Path, source: int, sink: int) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             message = f"{place.name} is being uploaded by another connection"
-            raise TransferRefused(message, "wait for it, or close it") from None
+            raise TransferRefused(message, "wait for it, or close it", "busy") from None
         seen, offset = hashlib.sha256(), 0
         while offset < size:
             piece = os.read(fd, min(PIECE, size - offset))

@@ -1,0 +1,205 @@
+"""Services: readiness, failures before and after it, sharing between runs, restarts, giving back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from pipeline.config import Plan, set_values
+from pipeline.rundir import RunDir, RunError, StageState, held, process_start, status
+from remote.agent import services
+from remote.agent.attempts import ServiceDir
+from remote.agent.conductor import conductor_view
+from remote.agent.service_view import define, needed, users, view
+from remote.agent.starting import start_conductor
+
+SERVER = """
+import http.server, sys, time
+port, wait, life = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+print("loading", flush=True)
+if wait < 0:
+    sys.exit("CUDA out of memory")
+time.sleep(wait)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+    def log_message(self, *words): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+server.timeout = 0.1
+end = time.monotonic() + life
+while time.monotonic() < end:
+    server.handle_request()
+sys.exit("it fell over")
+"""
+
+
+def server(host, wait=0.0, life=600.0):
+    path = host.root.parent / "server.py"
+    path.write_text(SERVER)
+    return [sys.executable, str(path), "{port}", str(wait), str(life)]
+
+
+def with_service(plan, command, **more):
+    raw = plan.to_json()
+    raw["services"]["engine"] = {"command": command, "port": 0, "ready_timeout_s": 30, **more}
+    raw["stages"]["generate"]["services"] = ["engine"]
+    return Plan.from_json(raw)
+
+
+def make(host, name="r1", command=None, more=None, **how):
+    return RunDir.create(host.root, name, with_service(host.plan(**how), command or server(host), **(more or {})))
+
+
+def ensure(run, stage="generate", cancelled=lambda: False):
+    return services.ensure(run, run.plan(), "engine", stage, cancelled, lambda message: None)
+
+
+def service_pid(host):
+    return ServiceDir.of(host.root, "engine").latest().state()["main"]["pid"]
+
+
+def test_a_stage_gets_a_service_that_is_ready_and_gives_it_back(host, wait_for):
+    run = make(host, command=server(host, wait=1.0))
+    start_conductor(run.path, {"through": "extract"})
+    wait_for(lambda: not held(run.path / "conductor" / "lock"), 60)
+    assert [status(run.stage(stage)).state for stage in ("generate", "extract")] == [StageState.DONE] * 2
+    url = view(host.root, "engine").url
+    assert url.startswith("http://127.0.0.1:") and not url.endswith(":0")
+    assert f"service {url}" in run.stage("generate").attempt(1).file("stage.log").read_text()
+    assert "service none" in run.stage("extract").attempt(1).file("stage.log").read_text()
+    assert view(host.root, "engine").state == "STOPPED"
+    assert process_start(service_pid(host)) is None
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
+
+
+def test_one_that_crashes_at_its_start_halts_the_run_with_its_last_line(host, wait_for):
+    run = make(host, command=server(host, wait=-1))
+    start_conductor(run.path, {})
+    wait_for(lambda: not held(run.path / "conductor" / "lock"), 60)
+    seen = conductor_view(run)
+    assert seen["state"] == "halted"
+    assert "service engine ended before it was ready" in seen["message"] and "CUDA out of memory" in seen["message"]
+    assert "stage.log" in seen["remedy"]
+    assert status(run.stage("generate")).state is StageState.PENDING
+
+
+def test_one_that_is_not_ready_in_time(host):
+    run = make(host, command=server(host, wait=60), more={"ready_timeout_s": 1})
+    with pytest.raises(RunError, match="not ready within 1 s; its last line: 'loading'"):
+        ensure(run)
+
+
+def test_a_wait_can_be_cancelled(host):
+    run = make(host, command=server(host, wait=60))
+    with pytest.raises(RunError, match="cancelled"):
+        ensure(run, cancelled=lambda: True)
+
+
+def test_runs_share_it_and_the_last_one_stops_it(host, wait_for):
+    one, two = make(host, "one"), make(host, "two")
+    for run in (one, two):
+        (run.path / "conductor").mkdir()
+    from pipeline.rundir import Lock
+
+    first, second = (Lock.acquire(run.path / "conductor" / "lock") for run in (one, two))
+    url = ensure(one)
+    pid = service_pid(host)
+    assert ensure(two) == url
+    assert service_pid(host) == pid
+    assert users(host.root, "engine") == ["one", "two"]
+    assert services.release(one, one.plan(), "engine") is False
+    assert process_start(pid) is not None
+    other = RunDir.create(host.root, "three", with_service(host.plan(), server(host, life=599)))
+    with pytest.raises(RunError, match="another definition and two uses it"):
+        ensure(other)
+    second.release()
+    first.release()
+    assert services.release(two, two.plan(), "engine") is True
+    assert process_start(pid) is None
+
+
+def test_a_changed_definition_starts_it_anew(host):
+    run = make(host)
+    ensure(run)
+    pid = service_pid(host)
+    run.change_plan({"services.engine.gpus": "0"}, "")
+    ensure(run)
+    assert service_pid(host) != pid
+    assert process_start(pid) is None
+
+
+def test_a_failure_after_it_was_ready_is_restarted_a_few_times(host, wait_for):
+    run = make(host, command=server(host, life=1.0))
+    ensure(run)
+    messages = []
+    for _ in range(services.RESTARTS):
+        wait_for(lambda: view(host.root, "engine").state == "FAILED")
+        messages.append(services.keep_up(run, run.plan(), "engine"))
+        services.wait_ready(host.root, define(run, run.plan(), "engine"), lambda: False)
+    assert [f"{n} of {services.RESTARTS}" in message for n, message in enumerate(messages, 1)] == [True] * len(messages)
+    wait_for(lambda: view(host.root, "engine").state == "FAILED")
+    assert services.keep_up(run, run.plan(), "engine") == ""
+    assert "it fell over" in view(host.root, "engine").message
+
+
+def test_never_restarted_when_the_plan_says_so(host, wait_for):
+    run = make(host, command=server(host, life=0.5), more={"restart": "never"})
+    ensure(run)
+    wait_for(lambda: view(host.root, "engine").state == "FAILED")
+    assert services.keep_up(run, run.plan(), "engine") == ""
+
+
+def test_a_kept_service_stays(host):
+    run = make(host, more={"keep": True})
+    ensure(run)
+    assert services.release(run, run.plan(), "engine") is False
+    assert view(host.root, "engine").state == "READY"
+
+
+def test_a_taken_port_is_named(host):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        run = make(host, more={"port": taken.getsockname()[1]})
+        with pytest.raises(RunError, match="something else listens there"):
+            ensure(run)
+
+
+def test_one_that_lost_its_supervisor_is_used_and_stopped(host, wait_for):
+    run = make(host)
+    ensure(run)
+    service = ServiceDir.of(host.root, "engine")
+    pid = service_pid(host)
+    os.kill(service.latest().state()["supervisor"]["pid"], signal.SIGKILL)
+    wait_for(lambda: view(host.root, "engine").state == "LOST")
+    ensure(run)
+    assert service_pid(host) == pid
+    assert view(host.root, "engine").state == "READY"
+    assert services.release(run, run.plan(), "engine") is True
+    assert process_start(pid) is None
+
+
+def test_what_a_stage_needs():
+    plan = Plan.from_json({"services": {"a": {"command": ["x"], "port": 1}, "b": {"command": ["x"], "port": 2}}})
+    plan = set_values(plan, {"generate.service": "b", "generate.services": "a,b", "deploy.engine": "a"})
+    assert needed(plan, "generate") == ("b", "a")
+    assert needed(plan, "deploy") == ("a",)
+    assert needed(plan, "train") == ()
+
+
+def test_placeholders_leave_other_braces_alone(host):
+    run = make(host, command=["{python}", "--port={port}", "{verifier}", '{"method": "eagle3"}', "{host}:{port}"])
+    words = define(run, run.plan(), "engine").command("8123")
+    assert words == [sys.executable, "--port=8123", str(host.verifier), '{"method": "eagle3"}', "127.0.0.1:8123"]
+
+
+def test_a_drafter_that_is_not_there_is_named(host):
+    run = make(host, command=["x", "{drafter}"])
+    with pytest.raises(RunError, match="exported none yet"):
+        define(run, run.plan(), "engine")
