@@ -86,7 +86,7 @@ class Container:
         self.root.mkdir(parents=True)
         self.run = "r1"
         verifier = folder / "verifier"
-        verifier.mkdir()
+        verifier.mkdir(parents=True)
         config = {"hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 512, "num_attention_heads": 4}
         (verifier / "config.json").write_text(json.dumps(config))
         self.double = folder / "double"
@@ -201,6 +201,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     yield json.loads(child.stdout.readline())
     child.stdin.close()
     child.wait(10)
+
+
+@pytest.fixture
+def container_at(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Container]]:
+    """A container behind a server of the test's own."""
+    made: list[Container] = []
+
+    def make(address: dict[str, Any]) -> Container:
+        made.append(Container(tmp_path / "box", address))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
 
 
 @pytest.fixture

@@ -1,0 +1,181 @@
+"""The command line as processes where it needs no host: usage, budget, init, errors, and how little it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.command import main
+
+ROOT = Path(__file__).resolve().parents[2]
+VERBS = ("demo", "init", "open", "status", "start", "stop", "resume", "kill", "set", "logs", "put", "fetch", "budget")
+KIMI = ("budget", "--hidden-size", "7168", "--mean-tokens", "4000", "--volume", "3TB")
+
+
+class Shell:
+    """Runs the command in a folder of its own, with a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT)}
+        for name in ("EAGLEDECK_CONFIG", "XDG_CONFIG_HOME"):
+            self.env.pop(name, None)
+
+    def __call__(self, *words: str, program: str = "") -> subprocess.CompletedProcess[str]:
+        program = program or "import sys; from console.command import main; sys.exit(main())"
+        return subprocess.run(
+            [sys.executable, "-P", "-c", program, *words],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_help_names_every_verb_and_loads_almost_nothing(shell: Shell) -> None:
+    program = (
+        "import sys\n"
+        "from console.command import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: code = end.code\n"
+        "heavy = [m for m in sys.modules if m.split('.')[0] in "
+        "('asyncio', 'asyncssh', 'textual', 'torch', 'numpy', 'remote', 'pipeline')]\n"
+        "print(code, heavy, file=sys.stderr)"
+    )
+    done = shell(program=program)
+    assert done.stderr.strip() == "0 []"
+    for verb in VERBS:
+        assert f"\n    {verb} " in done.stdout
+
+
+def test_kimi_fits_with_10_000_samples_and_not_with_25_000(shell: Shell) -> None:
+    fits = shell(*KIMI, "--samples", "10000", "--json")
+    assert fits.returncode == 0
+    numbers = json.loads(fits.stdout)
+    assert numbers["bytes_per_token"] == 57_344
+    assert numbers["items"][0]["bytes"] == 10_000 * 4_000 * 57_344 == 2_293_760_000_000
+    too_many = shell(*KIMI, "--samples", "25000")
+    assert too_many.returncode == 1
+    assert "5.73 TB (5.22 TiB)" in too_many.stdout
+    largest = numbers["largest_samples"]
+    assert f"at most {largest:,} samples" in too_many.stdout
+    assert shell(*KIMI, "--samples", str(largest)).returncode == 0
+    assert shell(*KIMI, "--samples", str(largest + 1)).returncode == 1
+    assert "2.29 TB (2.09 TiB)" in shell(*KIMI, "--samples", "10000").stdout
+
+
+def test_a_budget_reads_a_nested_verifier_config(shell: Shell) -> None:
+    text = {"hidden_size": 7168, "num_hidden_layers": 61, "vocab_size": 163_840, "num_attention_heads": 64}
+    (shell.folder / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": text}))
+    words = ["budget", "--verifier", ".", "--samples", "10000", "--mean-tokens", "4000", "--volume", "3TB", "--json"]
+    assert json.loads(shell(*words).stdout)["bytes_per_token"] == 57_344
+    (shell.folder / "config.json").write_text("{}")
+    said = shell(*words)
+    assert said.returncode == 1
+    assert "hidden_size is missing" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["budget"], "--samples, --mean-tokens, --volume"),
+        (["budget", "--samples", "0"], "'0' is no whole number"),
+        ([*KIMI[:-1], "3XB", "--samples", "5"], "--volume 3XB is no size"),
+        (["start"], "RUN"),
+        (["start", "r", "--from", "nowhere"], "nowhere"),
+        (["start", "r", "--rerun-stale", "--keep-stale"], "not allowed with"),
+        (["set", "r"], "KEY=VALUE"),
+        (["--nonsense"], "--nonsense"),
+        (["demo", "--verifier", "none"], "none"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(words)
+    except SystemExit as end:
+        status = int(str(end.code))
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, "")
+    assert says in said.err
+    assert said.err.startswith("eagledeck")
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_init_writes_a_file_to_start_from_and_never_over_one(shell: Shell) -> None:
+    assert json.loads(shell("init", "--json").stdout) == {"written": "eagledeck.toml"}
+    again = shell("init")
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    elsewhere = shell("--config", "other.toml", "init")
+    assert elsewhere.returncode == 0
+    assert (shell.folder / "other.toml").read_text() == (shell.folder / "eagledeck.toml").read_text()
+
+
+def test_a_word_that_is_neither_verb_nor_run_is_answered_with_the_nearest(shell: Shell) -> None:
+    said = shell("first")
+    assert said.returncode == 1
+    assert "eagledeck init" in said.stderr
+    shell("init")
+    said = shell("fisrt")
+    assert "Did you mean first?" in said.stderr
+    assert "HOST:RUN" in said.stderr
+    assert "no host nowhere" in shell("status", "nowhere:r1").stderr
+    assert "needs a terminal" in shell("first").stderr
+
+
+def test_a_wrong_configuration_names_its_line(shell: Shell) -> None:
+    shell("init")
+    path = shell.folder / "eagledeck.toml"
+    path.write_text(path.read_text().replace("epochs = 5", "epoch = 5"))
+    line = 1 + path.read_text().splitlines().index("epoch = 5")
+    said = shell("status", "first")
+    assert said.returncode == 1
+    assert f"eagledeck.toml, line {line}: runs.first.train.epoch = 5" in said.stderr
+
+
+def test_a_fault_of_ours_is_one_line_and_its_trace_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(_: Any) -> int:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("console.command.budget.budget", broken)
+    assert main(["budget"]) == 1
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    (trace,) = (tmp_path / "eagledeck" / "traces").iterdir()
+    assert str(trace) in said
+    assert "ZeroDivisionError: a fault" in trace.read_text()
+
+
+def test_output_that_nobody_reads_ends_quietly(shell: Shell) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = "import sys; from console.command import main; sys.exit(main())"
+    child = subprocess.run(
+        [sys.executable, "-P", "-c", program, *KIMI, "--samples", "5"],
+        env=shell.env,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(write)
+    assert child.stderr == ""
