@@ -1,0 +1,281 @@
+"""Generate against servers that fail: what is asked again, what is rejected, when it gives up and what it says."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+CUTS = ["cut", "early-end", "error-frame", "garbage", "no-usage", "reset", "html", "500", "503", "429", "408"]
+
+
+@pytest.mark.parametrize("fault", CUTS)
+def test_what_may_succeed_is_asked_again_and_stored_once(work: Any, fault: str) -> None:
+    work.engine.faults.extend([fault, "", fault])
+    work.plan(5, concurrency=2)
+    assert work.go() == 0
+    work.check(5)
+    asked = {text: count for text, count in work.engine.asked.items() if text != "Hello"}
+    assert sum(asked.values()) == 7
+    assert not work.rows("rejects.jsonl")
+
+
+def test_stream_without_done_is_whole_all_the_same(work: Any) -> None:
+    work.engine.always = "no-done"
+    work.plan(3)
+    assert work.go() == 0
+    work.check(3)
+    assert sum(work.engine.asked.values()) == 4
+
+
+def test_silent_server_is_asked_again_although_it_sends_comments(work: Any) -> None:
+    work.engine.faults.append("stall")
+    work.plan(2, timeout_s=1.0)
+    assert work.go() == 0
+    work.check(2)
+    assert sum(work.engine.asked.values()) == 4
+
+
+def test_slow_answer_is_waited_for(work: Any) -> None:
+    work.engine.faults.append("slow")
+    work.plan(1, timeout_s=2.5)
+    assert work.go() == 0
+    work.check(1)
+    assert work.engine.asked["q0"] == 1
+
+
+def test_prompt_that_fails_every_time_is_rejected_and_asked_again_by_a_resume(work: Any) -> None:
+    work.engine.faults.extend(["500"] * 3)
+    work.plan(3, retries=2, concurrency=1)
+    assert work.go() == 0
+    assert [row["id"] for row in work.rows()] == ["p1", "p2"]
+    reject = work.rows("rejects.jsonl")[0]
+    assert (reject["id"], reject["cause"]) == ("p0", "failed") and "injected 500" in reject["detail"]
+    work.run.change_plan({"generate.max_samples": 3}, "more")
+    assert work.go() == 0
+    work.check(3)
+    report = work.run.stage("generate").current().report()
+    assert report["counts"]["rejected"] == 0
+
+
+def test_refused_prompt_costs_itself_only_and_is_not_asked_again(work: Any) -> None:
+    work.engine.faults.append("422")
+    work.plan(4, concurrency=1)
+    assert work.go() == 0
+    assert [row["id"] for row in work.rows()] == ["p1", "p2", "p3"]
+    assert [row["cause"] for row in work.rows("rejects.jsonl")] == ["refused"]
+    asked = dict(work.engine.asked)
+    work.run.change_plan({"generate.max_samples": 9}, "more")
+    assert work.go() == 0
+    assert dict(work.engine.asked) == asked
+
+
+def test_aborted_answers_are_rejected_by_cause(work: Any) -> None:
+    work.engine.faults.append("abort")
+    work.plan(3)
+    assert work.go() == 0
+    assert len(work.rows()) == 2
+    counts = work.run.stage("generate").current().report()["counts"]
+    assert counts["rejected"] == counts["rejected/finish_reason"] == 1
+
+
+def test_absurd_reject_rate_stops_early_and_names_the_cause(work: Any) -> None:
+    work.engine.extra_ids = 1
+    work.plan(200, concurrency=4)
+    assert work.go() == 1
+    assert "token_count" in work.outcome()["message"]
+    assert len(work.rows("rejects.jsonl")) == 20
+    assert sum(work.engine.asked.values()) < 40
+
+
+@pytest.mark.parametrize("setting", ["yes", "plan", "template", "unknown"])
+def test_reasoning_that_is_missing_stops_within_twenty_samples(work: Any, tmp_path: Any, setting: str) -> None:
+    work.engine.parser = False  # the content is `because …</think>answer …`
+    verifier: dict[str, Any] = {"reasoning": True} if setting == "plan" else {}
+    if setting == "template":
+        (tmp_path / "v").mkdir()
+        (tmp_path / "v/chat_template.jinja").write_text(
+            "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}"
+        )
+        verifier = {"path": str(tmp_path / "v")}
+    params = {"expect_reasoning": "yes"} if setting == "yes" else {}
+    work.plan(60, verifier=verifier, concurrency=8, **params)
+    assert work.go() == 1
+    said = work.outcome()
+    assert "reasoning parser" in said["message"] and "</think>" in said["message"]
+    assert "--reasoning-parser" in said["remedy"] and "kimi" in said["remedy"]
+    assert said["resumable"]
+    assert len(work.rows("rejects.jsonl")) <= 20 and not work.rows()
+    work.engine.parser = True
+    work.run.change_plan({"generate.max_samples": 60}, "go on")
+    assert work.go() == 0
+    work.check(60)
+
+
+@pytest.mark.parametrize("params", [{"expect_reasoning": "no"}, {}])
+def test_verifier_that_does_not_reason_is_left_alone(work: Any, params: dict[str, Any]) -> None:
+    work.engine.reasons = False
+    work.plan(30, **params)
+    assert work.go() == 0
+    assert {row["reasoning"] for row in work.rows()} == {None}
+
+
+def test_a_few_answers_without_reasoning_are_rejects_and_no_more(work: Any) -> None:
+    work.plan(40, concurrency=1, expect_reasoning="yes")
+    answer = work.engine.__class__
+
+    class Sometimes(answer):  # type: ignore[misc,valid-type]
+        @property
+        def parser(self) -> bool:
+            return self.asked.total() % 8 != 0
+
+        @parser.setter
+        def parser(self, value: bool) -> None:
+            pass
+
+    work.engine.__class__ = Sometimes
+    assert work.go() == 0
+    counts = work.run.stage("generate").current().report()["counts"]
+    assert counts["samples"] + counts["rejected/no_reasoning"] == 40
+    assert 3 <= counts["rejected/no_reasoning"] <= 6
+
+
+def test_wrong_key_and_right_key(work: Any, tmp_path: Any) -> None:
+    work.engine.key = "secret"
+    run = work.plan(2)
+    assert work.go() == 1
+    said = work.outcome()
+    assert "refuses the key" in said["message"] and "api_key_file" in said["remedy"]
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    key.chmod(0o644)
+    run.change_plan({"generate.api_key_file": str(key)}, "key")
+    assert work.go() == 1
+    assert "read by others" in work.outcome()["message"]
+    key.chmod(0o600)
+    assert work.go() == 0
+    work.check(2)
+    assert not any("secret" in path.read_text() for path in run.path.rglob("*.json*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("models", "params", "words"),
+    [
+        (["a", "b"], {}, "lists a, b"),
+        (["a"], {"model": "b"}, "does not serve b"),
+        ([], {}, "lists no model"),
+    ],
+)
+def test_models_that_do_not_fit(work: Any, models: list[str], params: dict[str, Any], words: str) -> None:
+    work.engine.models = models
+    work.plan(2, **params)
+    assert work.go() == 1
+    assert words in work.outcome()["message"] and "generate.model" in work.outcome()["remedy"]
+
+
+def test_model_named_like_the_verifier_is_taken_of_several(work: Any) -> None:
+    work.engine.models = ["other", "mine"]
+    work.plan(2, verifier={"name": "mine"})
+    assert work.go() == 0
+    assert {row["model"] for row in work.rows()} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("always", "words"), [("html", "/v1/models answers with"), ("nonsense", "without choices"), ("500", "injected 500")]
+)
+def test_server_that_only_answers_nonsense(work: Any, always: str, words: str) -> None:
+    work.engine.always = always
+    work.plan(2, retries=1)
+    assert work.go() == 1
+    assert words in work.outcome()["message"] and "generate.endpoint" in work.outcome()["remedy"]
+
+
+@pytest.mark.parametrize("always", ["garbage", "no-usage", "early-end"])
+def test_server_whose_streams_are_no_good_is_asked_without_them(work: Any, always: str) -> None:
+    work.engine.always = always
+    work.plan(2, retries=1)
+    assert work.go() == 0
+    work.check(2)
+    assert not work.engine.bodies[-1]["stream"]
+
+
+def test_server_that_never_came_up(work: Any) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    work.plan(2, endpoint=f"http://127.0.0.1:{port}", timeout_s=1.0)
+    assert work.go() == 1
+    said = work.outcome()
+    assert (
+        "never answered within 1 s" in said["message"] and "generate.endpoint" in said["remedy"] and said["resumable"]
+    )
+    assert "waiting for it" in " ".join(event["message"] for event in work.events())
+
+
+def test_server_that_comes_late_is_waited_for(work: Any) -> None:
+    work.engine.stop()
+    work.plan(3)
+    threading.Timer(0.6, work.engine.start).start()
+    assert work.go() == 0
+    work.check(3)
+    said = [event["message"] for event in work.events()]
+    assert any("waiting for it" in one for one in said) and any("answers after" in one for one in said)
+
+
+def test_server_that_restarts_in_the_middle_loses_and_doubles_nothing(work: Any, until: Any) -> None:
+    work.engine.delay_s = 0.05
+    work.plan(60, concurrency=4, retries=0)
+    thread = threading.Thread(target=lambda: codes.append(work.go()))
+    codes: list[int] = []
+    thread.start()
+    for number in (8, 30):
+        until(lambda number=number: len(work.engine.asked) > number)
+        work.engine.always = "reset"
+        work.engine.stop()
+        time.sleep(0.3)
+        work.engine.always = ""
+        work.engine.start()
+    thread.join(30)
+    assert codes == [0]
+    work.check(60)
+    assert sum("waiting for it" in event["message"] for event in work.events()) == 2
+
+
+def test_engine_that_died_behind_a_living_port_is_waited_for(work: Any, until: Any) -> None:
+    work.plan(60, concurrency=2, retries=0)
+    work.engine.delay_s = 0.03
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(work.go()))
+    thread.start()
+    until(lambda: len(work.engine.asked) > 4)
+    work.engine.always = "dead"
+    until(lambda: any("waiting" in event["message"] for event in work.events()))
+    work.engine.always = ""
+    thread.join(30)
+    assert codes == [0]
+    work.check(60)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"endpoint": ""}, "Neither generate.endpoint nor"),
+        ({"prompts": ""}, "generate.prompts is empty"),
+        ({"prompts": "nowhere.jsonl"}, "no prompt file"),
+        ({"api_key_file": "/nowhere/key"}, "can't be read"),
+    ],
+)
+def test_plan_that_cannot_work(work: Any, params: dict[str, Any], words: str) -> None:
+    work.plan(2, **params)
+    assert work.go() == 1
+    assert words in work.outcome()["message"] and work.outcome()["remedy"]
+
+
+def test_address_of_a_service_comes_from_who_started_it(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    work.plan(2, endpoint="")
+    monkeypatch.setenv("EAGLEDECK_SERVICE_URL", work.engine.url.removesuffix("/v1"))
+    assert work.go() == 0
+    work.check(2)
