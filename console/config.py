@@ -78,6 +78,7 @@ class RunConfig:
     plan: Plan
     host: str = spec("", "str", "one of [hosts]; empty: the only one")
     verifier: str = spec("", "str", "folder of the verifier on the host")
+    verifier_name: str = spec("", "str", "what it is called on screen; empty: the name of its folder")
     reasoning: bool | None = spec(None, "flag", "whether the verifier reasons before it answers; left out: found out")
     through: str = spec("deploy", "choice", "the last stage to run", choices=STAGES)
 
@@ -238,7 +239,7 @@ class _Reader:
         stages: Mapping[str, Any],
         services: Mapping[str, Any],
     ) -> Plan:
-        verifier = {"path": values["verifier"], "name": Path(values["verifier"]).name}
+        verifier = {"path": values["verifier"], "name": values.get("verifier_name") or Path(values["verifier"]).name}
         if values.get("reasoning") is not None:
             verifier["reasoning"] = values["reasoning"]
         try:

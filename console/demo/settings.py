@@ -18,6 +18,7 @@ HOST = "container"
 class Recipe:
     """Parameters of a verifier's demo by stage; `samples` is generate.max_samples unless the user names another."""
 
+    name: str
     run: str
     samples: int
     prompts_module: str
@@ -28,6 +29,7 @@ class Recipe:
 
 RECIPES: Mapping[str, Recipe] = {
     "bundled": Recipe(
+        name="bundled",
         run="demo",
         samples=640,
         prompts_module="pipeline.verifier.prompts",
@@ -42,6 +44,7 @@ RECIPES: Mapping[str, Recipe] = {
         },
     ),
     "smollm2": Recipe(
+        name="SmolLM2-135M-Instruct",
         run="demo-smollm2",
         samples=1200,
         prompts_module="pipeline.verifier.smollm2",
@@ -123,7 +126,12 @@ def config_text(place: Place, choice: Choice) -> str:
             "port": 0,
             "ready_timeout_s": 120,
         },
-        f"runs.{choice.run}": {"host": HOST, "verifier": choice.verifier, "reasoning": recipe.reasoning},
+        f"runs.{choice.run}": {
+            "host": HOST,
+            "verifier": choice.verifier,
+            "verifier_name": recipe.name,
+            "reasoning": recipe.reasoning,
+        },
         **{f"runs.{choice.run}.{name}": values for name, values in stages.items()},
     }
     lines = ["# Written by `eagledeck demo`; the port changes each time it starts.", "version = 1", 'state = "."']
