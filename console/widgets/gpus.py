@@ -29,7 +29,9 @@ def gpu_lines(gpus: Sequence[GpuView], note: str, width: int, height: int) -> li
         return out + [gpu_row(gpu, width, sizes) for gpu in gpus]
     if width >= _TWO_COLUMNS:
         half = (width - 2) // 2
-        rows = min(room, (len(gpus) + 1) // 2)
+        rows = (len(gpus) + 1) // 2
+        if rows > room:
+            rows = room - 1
         for row in range(rows):
             cells = [gpu_row(gpus[row], half, sizes), ((" " * (width - 2 * half), ""),)]
             if row + rows < len(gpus):
@@ -41,9 +43,8 @@ def gpu_lines(gpus: Sequence[GpuView], note: str, width: int, height: int) -> li
         out += [gpu_row(gpu, width, sizes) for gpu in gpus[:shown]]
         hidden = len(gpus) - shown
     if hidden > 0:
-        more: list[Span] = [(f"and {hidden} more", "dim")]
-        out[-1 if len(out) > room else len(out) :] = [fit(more, width)]
-    return out[:height]
+        out.append(fit([(f"and {hidden} more", "dim")], width))
+    return out
 
 
 def _sizes(gpus: Sequence[GpuView]) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from console.widgets.looks import ACTIVE, active_stage, share_of, stage_look, st
 from console.widgets.panel import Panel
 
 _ORDER = ("generate", "extract", "vocab", "train", "deploy")
-_GAP = 3
 
 
 def rail_lines(
@@ -27,7 +26,7 @@ def rail_lines(
             waiting += [("— ", "faint"), (name, "dim"), ("   ", "")]
         return [fit([(" ", ""), *waiting], width)]
     inner = width - 2
-    widths = _widths(stages, inner, now_host)
+    widths, gap = _columns(stages, inner, now_host)
     last = _ORDER.index(through) if through in _ORDER else len(_ORDER)
     cells = [
         _cell(stage, size, height, stage.name in _ORDER and _ORDER.index(stage.name) > last, now_host)
@@ -38,31 +37,27 @@ def rail_lines(
         spans: list[Span] = [(" ", "")]
         for index, cell in enumerate(cells):
             if index:
-                spans.append((" " * _GAP, ""))
+                spans.append((" " * gap, ""))
             spans.extend(cell[row])
         rows.append(fit(spans, width))
     return rows
 
 
-def _equal(count: int, inner: int) -> list[int]:
-    room = inner - _GAP * (count - 1)
-    return [room // count + (1 if index < room % count else 0) for index in range(count)]
+def _columns(stages: Sequence[StageView], inner: int, now_host: float | None) -> tuple[list[int], int]:
+    """Widths and the gap between them. What is left over goes to all alike, or to the stage at work when it is little.
 
-
-def _widths(stages: Sequence[StageView], inner: int, now_host: float | None) -> list[int]:
-    """Natural widths; what is left over goes to all alike, or to the stage at work when it is little."""
-    natural = [max(width_of(_name(stage)), width_of(_words(stage, 40, now_host))) for stage in stages]
-    room = inner - _GAP * (len(stages) - 1)
-    spare = room - sum(natural)
+    In narrow terminals the times go first, then the gaps; words are cut only when nothing else is left.
+    """
     active = active_stage(tuple(stages))
-    if spare < 0:
-        natural = [max(width_of(_name(stage)), width_of(_words(stage, 0, now_host))) for stage in stages]
-        spare = room - sum(natural)
-    if spare < 0:
-        return _equal(len(stages), inner)
-    alike = spare // len(stages) if active is None or spare >= 4 * len(stages) else 0
-    rest = spare - alike * len(stages)
-    return [size + alike + (rest if stage is active else 0) for stage, size in zip(stages, natural)]
+    for words, gap in ((40, 3), (0, 3), (0, 1)):
+        natural = [max(width_of(_name(stage)), width_of(_words(stage, words, now_host))) for stage in stages]
+        spare = inner - gap * (len(stages) - 1) - sum(natural)
+        if spare >= 0:
+            alike = spare // len(stages) if active is None or spare >= 4 * len(stages) else 0
+            rest = spare - alike * len(stages)
+            return [size + alike + (rest if stage is active else 0) for stage, size in zip(stages, natural)], gap
+    room = inner - (len(stages) - 1)
+    return [room // len(stages)] * len(stages), 1
 
 
 def _name(stage: StageView) -> list[Span]:

@@ -1,0 +1,181 @@
+"""What is asked before something happens, and what is said when there is nothing to ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from console.screens import intents
+from console.screens.hostkey import host_key_intent, host_key_question
+from console.screens.intents import Intent, Refusal
+from console.screens.plan_summary import what_follows
+from remote.errors import AuthenticationError, HostKeyChanged, HostKeyUnknown
+
+NEW = "SHA256:" + "A1b2" * 10 + "xyz"
+OLD = "SHA256:" + "C3d4" * 10 + "uvw"
+
+
+def keys(intent: Intent | Refusal) -> list[str]:
+    assert isinstance(intent, Intent)
+    return [answer.key for answer in intent.answers]
+
+
+def words(intent: Intent | Refusal) -> str:
+    assert isinstance(intent, Intent)
+    return "\n".join(intent.facts)
+
+
+def refusal(intent: Intent | Refusal) -> str:
+    assert isinstance(intent, Refusal)
+    return f"{intent.message} / {intent.remedy}"
+
+
+@pytest.mark.parametrize("ask", [intents.start, intents.stop, intents.resume, intents.kill])
+@pytest.mark.parametrize("state", ["IDLE", "CONNECTING", "LOST", "BACKOFF", "BLOCKED"])
+def test_nothing_is_asked_without_a_connection(scenes: Any, ask: Any, state: str) -> None:
+    away = replace(scenes.training(), link=scenes.link(state))
+    assert refusal(ask(away)) == f"Not connected to gpu-box ({state}) / R connects now"
+    assert isinstance(ask(None), Refusal)
+
+
+def test_start_tells_the_order_the_target_and_that_the_laptop_may_leave(scenes: Any) -> None:
+    intent = intents.start(scenes.before_start())
+    assert keys(intent) == ["refuse"]
+    text = words(intent)
+    assert "generate (10,000 samples), then extract, then vocab, then train, then deploy" in text
+    assert "this console may be closed at any time" in text
+
+
+def test_start_ends_at_the_last_planned_stage(scenes: Any) -> None:
+    assert "deploy" not in words(intents.start(replace(scenes.before_start(), through="train")))
+
+
+def test_start_with_stale_stages_asks_rerun_or_keep(scenes: Any) -> None:
+    intent = intents.start(scenes.failed())
+    assert keys(intent) == ["keep", "rerun"]
+    text = words(intent)
+    assert "vocab is STALE: vocab.size is 16000 now, was 32000." in text
+    assert "train (goes on at 41%), then deploy" in text
+    assert "Kept as they are: generate, extract." in text
+
+
+def test_start_says_beforehand_that_it_will_not_fit(scenes: Any) -> None:
+    base = scenes.before_start()
+    tight = replace(base, budget=replace(base.budget, fits=False, text="5.73 TB needed, 2.89 TB available"))
+    assert "5.73 TB needed" in words(intents.start(tight))
+
+
+def test_start_has_nothing_to_do_while_running_or_when_done(scenes: Any) -> None:
+    assert refusal(intents.start(scenes.training())) == "train is already RUNNING / x stops it"
+    assert refusal(intents.start(scenes.done())) == "Every stage up to deploy is DONE / e edits the plan"
+
+
+def test_stop_tells_the_ladder(scenes: Any) -> None:
+    intent = intents.stop(scenes.training())
+    assert keys(intent) == ["stop"]
+    assert isinstance(intent, Intent)
+    assert intent.stage == "train"
+    assert "after 1m00s, its processes get SIGTERM, then SIGKILL" in words(intent)
+    assert "r resumes it" in words(intent)
+
+
+def test_stop_is_asked_once(scenes: Any) -> None:
+    one = scenes.stage("train", "STOPPING", stop_since=1000.0)
+    stopping = replace(scenes.training(), stages=scenes.stages(train=one))
+    assert refusal(intents.stop(stopping, 1037.0)) == "train is already STOPPING 37/60s / K kills it"
+    assert refusal(intents.stop(scenes.done())) == "No stage is at work / s starts the run"
+
+
+def test_resume_tells_from_where(scenes: Any) -> None:
+    intent = intents.resume(scenes.failed())
+    assert keys(intent) == ["resume"]
+    text = words(intent)
+    assert "train (FAILED) goes on at 41%, with what it has saved (attempt 3 on output 1)" in text
+    assert "CUDA ran out of memory" in text
+    assert "After it: deploy." in text
+
+
+def test_what_cannot_be_resumed_says_so(scenes: Any) -> None:
+    base = scenes.failed()
+    hopeless = replace(base.stages[3], resumable=False)
+    found = refusal(intents.resume(replace(base, stages=(*base.stages[:3], hopeless, base.stages[4]))))
+    assert found.startswith("train FAILED and can't be resumed / Lower train.batch_tokens")
+    assert refusal(intents.resume(scenes.training())) == "train is already RUNNING / x stops it"
+    assert refusal(intents.resume(scenes.done())) == "There is nothing to resume / s starts the run"
+
+
+def test_kill_wants_the_name_and_reaches_a_lost_stage(scenes: Any) -> None:
+    intent = intents.kill(scenes.training())
+    assert isinstance(intent, Intent)
+    assert (intent.typed, intent.danger, keys(intent)) == ("train", True, ["kill"])
+    assert "SIGKILL" in words(intent)
+    lost = replace(scenes.training(), stages=scenes.stages("DONE", "LOST"))
+    found = intents.kill(lost)
+    assert isinstance(found, Intent)
+    assert found.stage == "extract"
+    assert isinstance(intents.kill(scenes.done()), Refusal)
+
+
+def test_leaving_never_claims_what_is_not_known(scenes: Any) -> None:
+    assert intents.leaving(scenes.training()) == "Detached. kimi-k25-10k keeps going on gpu-box: train is RUNNING."
+    assert "when it was last heard of" in intents.leaving(scenes.lost())
+    assert "No stage" in intents.leaving(scenes.done())
+    assert intents.leaving(None) == "Detached."
+
+
+# ---------------------------------------------------------------- host keys, in the words of the link itself
+
+
+def test_an_unknown_host_key_is_confirmed(scenes: Any) -> None:
+    error = HostKeyUnknown("gpu-box", "ssh-ed25519", NEW, "")
+    question = host_key_question(scenes.link("BLOCKED", message=error.message, remedy=error.remedy))
+    assert question is not None
+    assert (question.host, question.offered, question.pinned) == ("gpu-box", NEW, "")
+    intent = host_key_intent(question)
+    assert (intent.typed, keys(intent)) == ("", ["confirm"])
+    assert NEW in words(intent)
+
+
+def test_a_changed_host_key_wants_the_name(scenes: Any) -> None:
+    error = HostKeyChanged("jump:203.0.113.7:22", OLD, "ssh-ed25519", NEW, "")
+    question = host_key_question(scenes.link("BLOCKED", message=error.message, remedy=error.remedy))
+    assert question is not None
+    assert (question.host, question.offered, question.pinned) == ("jump:203.0.113.7:22", NEW, OLD)
+    intent = host_key_intent(question)
+    assert (intent.typed, intent.danger) == ("jump:203.0.113.7:22", True)
+    assert OLD in words(intent)
+    assert NEW in words(intent)
+
+
+def test_a_refused_login_asks_nothing(scenes: Any) -> None:
+    error = AuthenticationError("gpu-box refused every key", "Name the right one")
+    assert host_key_question(scenes.link("BLOCKED", message=error.message)) is None
+    assert host_key_question(scenes.link("LIVE", message=f"{NEW}")) is None
+
+
+# ---------------------------------------------------------------- before the first stage
+
+
+def test_what_follows_is_told_before_the_start(scenes: Any) -> None:
+    assert what_follows(scenes.before_start()) == (
+        "s starts the run",
+        "",
+        "generate  10,000 samples, up to 4,096 tokens each, temperature 0.7",
+        "extract   up to 2,048 tokens of each, by transformers",
+        "vocab     up to 32,000 tokens",
+        "train     5 epochs, learning rate 0.0001, TTT 3",
+        "deploy    k = 3, 64 prompts, engine bundled",
+    )
+    borrowed = replace(
+        scenes.before_start(), plan=scenes.plan_json(**{"extract.from_run": "other/extract"}), through="extract"
+    )
+    assert what_follows(borrowed)[-1] == "extract   borrowed from other/extract"
+
+
+def test_what_follows_needs_no_plan(scenes: Any) -> None:
+    assert what_follows(replace(scenes.before_start(), plan=None)) == ("s starts the run",)
+    assert what_follows(replace(scenes.before_start(), plan={"stages": 7})) == ("s starts the run",)
+    assert what_follows(replace(scenes.before_start(), stages=())) == ("waiting for the host",)
+    assert what_follows(scenes.generating()) == ("train draws its loss here",)

@@ -1,0 +1,407 @@
+"""Every key does what the table says, asks first where it acts, and never lets an error out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from console.keys import GROUPS, KEYS, footer_keys
+from console.screens.edit_plan import EditPlan
+from console.screens.help import Help, help_lines
+from console.screens.question import Question
+from console.widgets.ink import text_of
+from remote.errors import HostKeyChanged, HostKeyUnknown, RemoteError
+
+NEW = "SHA256:" + "A1b2" * 10 + "xyz"
+OLD = "SHA256:" + "C3d4" * 10 + "uvw"
+
+
+def messages(app: Any) -> list[str]:
+    return [f"{notice.severity}: {notice.message}" for notice in app._notifications]
+
+
+def test_the_table_is_sound() -> None:
+    ids = [key.id for key in KEYS]
+    bound = [one for key in KEYS for one in key.keys.split(",")]
+    assert len(set(ids)) == len(ids)
+    assert len(set(bound)) == len(bound)
+    assert not [one for one in bound if one.startswith(("ctrl", "alt"))]
+    assert {key.group for key in KEYS} == set(GROUPS)
+    assert {"s", "x", "r", "K", "e", "R", "question_mark", "q", "space", "z", "f", "l", "L", "y", "u"} <= set(bound)
+    assert [key.hint for key in footer_keys()][:3] == ["start", "stop", "resume"]
+
+
+def test_help_is_made_of_the_table() -> None:
+    for width in (60, 110):
+        text = "\n".join(text_of(line) for line in help_lines(width))
+        for key in KEYS:
+            assert key.shown in text
+            assert key.help in text
+
+
+async def test_every_binding_has_an_id_and_an_action(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, _, _):
+        bindings = [binding for found in app.screen._bindings.key_to_bindings.values() for binding in found]
+        assert {binding.id for binding in bindings} >= {key.id for key in KEYS}
+        for key in KEYS:
+            owner = app if key.action == "detach" else app.screen
+            assert callable(getattr(owner, f"action_{key.action}")), key.id
+
+
+# ---------------------------------------------------------------- acting
+
+
+@pytest.mark.parametrize(
+    ("scene", "key", "answers", "call"),
+    [
+        ("before_start", "s", ("tab", "enter"), ("start", "refuse")),
+        ("failed", "s", ("tab", "enter"), ("start", "keep")),
+        ("failed", "s", ("tab", "tab", "enter"), ("start", "rerun")),
+        ("failed", "s", ("right", "right", "enter"), ("start", "rerun")),
+        ("training", "x", ("tab", "enter"), ("stop", "train")),
+        ("failed", "r", ("tab", "enter"), ("resume", "train")),
+        ("training", "K", (*"train", "enter"), ("kill", "train")),
+        ("training", "right_square_bracket", (), ("select", "kimi-k25-lr3e5")),
+        ("training", "left_square_bracket", (), ("select", "smoke")),
+        ("lost", "R", (), ("retry",)),
+    ],
+)
+async def test_keys_act_after_their_question(
+    scenes: Any, scene: str, key: str, answers: tuple[str, ...], call: tuple[Any, ...]
+) -> None:
+    async with scenes.console(scenes.STATES[scene]()) as (app, pilot, collector):
+        await pilot.press(key)
+        if answers:
+            assert isinstance(app.screen, Question)
+            assert collector.calls == []
+        await pilot.press(*answers)
+        await app.workers.wait_for_complete()
+        assert collector.calls == [call]
+        assert app.screen.id == "overview"
+
+
+@pytest.mark.parametrize(("scene", "key"), [("before_start", "s"), ("failed", "s"), ("training", "x"), ("failed", "r")])
+@pytest.mark.parametrize("way_out", ["enter", "space", "escape"])
+async def test_cancel_is_the_default(scenes: Any, scene: str, key: str, way_out: str) -> None:
+    async with scenes.console(scenes.STATES[scene]()) as (app, pilot, collector):
+        await pilot.press(key, way_out)
+        await app.workers.wait_for_complete()
+        assert collector.calls == []
+        assert app.screen.id == "overview"
+
+
+@pytest.mark.parametrize("typed", ["", "deploy", "trai", "TRAIN"])
+async def test_kill_needs_the_typed_name(scenes: Any, typed: str) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("K", *typed, "enter")
+        assert isinstance(app.screen, Question)
+        assert app.screen.query_one("#choice-kill").disabled
+        assert "That is not train" in "\n".join(scenes.screen_lines(app))
+        await pilot.press("tab", "enter")
+        await app.workers.wait_for_complete()
+        assert collector.calls == []
+        assert app.screen.id == "overview"
+
+
+@pytest.mark.parametrize(
+    ("scene", "key", "words"),
+    [
+        ("training", "s", "train is already RUNNING. x stops it."),
+        ("done", "x", "No stage is at work. s starts the run."),
+        ("done", "r", "There is nothing to resume. s starts the run."),
+        ("done", "K", "No stage is at work. there is nothing to kill."),
+        ("lost", "x", "Not connected to gpu-box (BACKOFF). R connects now."),
+        ("training", "R", "The connection is live."),
+        ("training", "H", "The connection waits for no host key."),
+        ("before_start", "v", "There is no curve yet."),
+    ],
+)
+async def test_a_key_without_an_object_says_why(scenes: Any, scene: str, key: str, words: str) -> None:
+    async with scenes.console(scenes.STATES[scene]()) as (app, pilot, collector):
+        await pilot.press(key)
+        assert messages(app) == [f"information: {words}"]
+        assert collector.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RemoteError("The run is locked by another supervisor.", "Wait for it, or stop it."), "locked by another"),
+        (RuntimeError("boom [red]not markup[/red]"), "boom [red]not markup[/red]"),
+        (KeyError(), "KeyError"),
+    ],
+)
+async def test_what_an_action_raises_is_a_message(scenes: Any, error: Exception, words: str) -> None:
+    async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, collector):
+        collector.error = error
+        await pilot.press("x", "tab", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert [text.split(":")[0] for text in messages(app)] == ["error"]
+        assert words in messages(app)[0]
+        lines = scenes.screen_lines(app)
+        assert any("! stop train: " in line and words in line for line in lines)
+        assert "Traceback" not in "\n".join(lines)
+        await pilot.press("escape")
+        assert not any("! stop train: " in line for line in scenes.screen_lines(app))
+
+
+async def test_a_slow_action_blocks_no_key(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        collector.slow = True
+        await pilot.press("x", "tab", "enter")
+        await pilot.pause()
+        assert collector.calls == [("stop", "train")]
+        assert "stop train …" in scenes.screen_lines(app)[-1]
+        await pilot.press("z")
+        assert "chart" in app.screen.query_one("#chart").id
+        assert app.screen.query_one("#chart").size.height == 20
+        collector.go.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "stop train …" not in scenes.screen_lines(app)[-1]
+
+
+async def test_one_run_alone_has_no_neighbours(scenes: Any) -> None:
+    async with scenes.console(replace(scenes.training(), runs=("kimi-k25-10k",))) as (app, pilot, collector):
+        await pilot.press("right_square_bracket")
+        assert messages(app) == ["information: This host has no other run."]
+        assert collector.calls == []
+
+
+# ---------------------------------------------------------------- host keys
+
+
+async def test_an_unknown_host_key_opens_its_question_once(scenes: Any) -> None:
+    error = HostKeyUnknown("gpu-box", "ssh-ed25519", NEW, "")
+    blocked = replace(scenes.before_start(), link=scenes.link("BLOCKED", message=error.message))
+    async with scenes.console(blocked) as (app, pilot, collector):
+        assert isinstance(app.screen, Question)
+        assert NEW in "\n".join(scenes.screen_lines(app))
+        await pilot.press("enter")
+        collector.publish(replace(blocked, samples=1))
+        await pilot.pause()
+        assert app.screen.id == "overview"
+        await pilot.press("H", "tab", "enter")
+        await app.workers.wait_for_complete()
+        assert collector.calls == [("confirm", NEW)]
+
+
+async def test_a_changed_host_key_wants_the_typed_name(scenes: Any) -> None:
+    error = HostKeyChanged("gpu-box", OLD, "ssh-ed25519", NEW, "")
+    blocked = replace(scenes.before_start(), link=scenes.link("BLOCKED", message=error.message))
+    async with scenes.console(blocked) as (app, pilot, collector):
+        text = "\n".join(scenes.screen_lines(app))
+        assert OLD in text
+        assert NEW in text
+        await pilot.press("enter")
+        assert isinstance(app.screen, Question)
+        await pilot.press(*"gpu-box", "enter")
+        await app.workers.wait_for_complete()
+        assert collector.calls == [("confirm", NEW)]
+
+
+# ---------------------------------------------------------------- looking
+
+
+async def test_freeze_holds_the_display_and_loses_nothing(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("space")
+        for number in range(3):
+            collector.publish(replace(scenes.training(), samples=number))
+            await pilot.pause()
+        lines = scenes.screen_lines(app)
+        assert "FROZEN +3" in lines[0]
+        assert "10,000/10,000" in "\n".join(lines)
+        collector.publish(scenes.lost())
+        await pilot.pause()
+        assert "BACKOFF" in scenes.screen_lines(app)[0]
+        await pilot.press("space")
+        assert "FROZEN" not in scenes.screen_lines(app)[0]
+        assert app.screen.snapshot.link.state == "BACKOFF"
+
+
+async def test_zoom_and_log_sizes(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, _):
+        chart, log = app.screen.query_one("#chart"), app.screen.query_one("#log")
+        small = log.size.height
+        await pilot.press("z")
+        assert chart.size.height == 20
+        await pilot.press("z")
+        assert chart.size.height == 10
+        await pilot.press("l")
+        assert small < log.size.height < 20
+        await pilot.press("l", "l")
+        assert log.size.height == 20
+        await pilot.press("L", "L", "L")
+        assert log.size.height == small
+        await pilot.press("l", "escape")
+        assert log.size.height == small
+
+
+async def test_chart_toggles(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, _):
+
+        def heading() -> str:
+            return next(line for line in scenes.screen_lines(app) if "gpus" in line)
+
+        assert "linear" in heading()
+        await pilot.press("y")
+        assert " log" in heading()
+        await pilot.press("u")
+        assert any(line.rstrip().rpartition("acceptance")[0].rstrip().endswith("epoch") for line in scenes.screen_lines(app))
+        await pilot.press("v")
+        assert "accuracy by position" in heading()
+        await pilot.press("v", "v", "v", "v")
+        assert heading().startswith(" loss")
+        await pilot.press("m")
+        assert not any("⠒" in line for line in scenes.screen_lines(app))
+
+
+async def test_a_log_axis_is_refused_without_a_positive_value(scenes: Any) -> None:
+    from console.snapshot import Curve
+
+    flat = (Curve("train/loss", (1.0, 2.0), (None, None), (0.0, -1.0)),)
+    async with scenes.console(replace(scenes.training(), curves=flat)) as (app, pilot, _):
+        await pilot.press("y")
+        assert messages(app) == ["information: A logarithmic axis needs a positive value."]
+        await pilot.press("u")
+        assert messages(app)[1] == "information: These curves hold no epochs."
+
+
+async def test_f_focuses_the_log_and_then_follows(scenes: Any) -> None:
+    lines = tuple(str(number) for number in range(90))
+    async with scenes.console(replace(scenes.training(), log=lines)) as (app, pilot, _):
+        log = app.screen.query_one("#log")
+        await pilot.press("f")
+        assert log.has_focus
+        await pilot.press("pageup", "up")
+        assert not log.following
+        await pilot.press("f")
+        assert log.following
+
+
+async def test_help_opens_and_closes(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, _):
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Help)
+        await pilot.press("q")
+        assert app.screen.id == "overview"
+
+
+async def test_detach_leaves_and_stops_nothing(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("q")
+    assert collector.calls == []
+    assert app.return_code == 0
+    assert "keeps going" in str(app._exit_renderables[0])
+
+
+async def test_ctrl_c_stops_nothing_and_says_how_to_leave(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("ctrl+c")
+        assert "q leaves the console" in messages(app)[0]
+        assert collector.calls == []
+
+
+# ---------------------------------------------------------------- the plan
+
+
+async def test_the_target_is_one_edit(scenes: Any) -> None:
+    snapshot = replace(scenes.generating(), plan=scenes.plan_json(**{"generate.max_samples": 25_000}))
+    async with scenes.console(snapshot) as (app, pilot, collector):
+        await pilot.press("e")
+        assert isinstance(app.screen, EditPlan)
+        await pilot.press("enter", *"10000", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = "\n".join(scenes.screen_lines(app))
+        assert "25,000 → 10,000" in text
+        assert "Taken up at once by the running stage: generate.max_samples" in text
+        assert "Budget: 1 GB needed, 1 TB available. It fits." in text
+        await pilot.press("s")
+        await app.workers.wait_for_complete()
+        assert collector.calls[-1] == ("set", {"generate.max_samples": "10000"})
+
+
+async def test_an_edit_says_what_becomes_stale(scenes: Any) -> None:
+    async with scenes.console(scenes.done()) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"12000", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "Becomes STALE: generate, extract, vocab, train, deploy." in "\n".join(scenes.screen_lines(app))
+        await pilot.press("escape")
+        await app.workers.wait_for_complete()
+        assert [call for call in collector.calls if call[0] == "set"] == []
+
+
+async def test_a_refused_value_stays_in_the_input(scenes: Any) -> None:
+    async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"many", "enter")
+        await pilot.pause()
+        text = "\n".join(scenes.screen_lines(app))
+        assert 'generate.max_samples = "many" is not allowed' in text
+        assert "a whole number" in text
+        await pilot.press("escape", "s")
+        assert isinstance(app.screen, EditPlan)
+        assert collector.calls == []
+
+
+async def test_the_same_value_is_no_change_and_backspace_takes_one_back(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("e", "enter", "enter")
+        assert "Nothing is changed yet" in "\n".join(scenes.screen_lines(app))
+        await pilot.press("enter", *"77", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.press("backspace")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "Nothing is changed yet" in "\n".join(scenes.screen_lines(app))
+        await pilot.press("s")
+        assert isinstance(app.screen, EditPlan)
+
+
+async def test_cancel_is_the_first_choice_of_the_editor(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"77", "enter", "tab", "enter")
+        await app.workers.wait_for_complete()
+        assert app.screen.id == "overview"
+        assert [call for call in collector.calls if call[0] == "set"] == []
+
+
+async def test_a_budget_that_cannot_be_asked_is_unknown(scenes: Any) -> None:
+    async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, collector):
+
+        async def offline(plan: Any) -> None:
+            raise RemoteError("The link is down.")
+
+        collector.budget = offline
+        await pilot.press("e", "enter", *"77", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "Budget: unknown (The link is down.)" in "\n".join(scenes.screen_lines(app))
+
+
+async def test_a_plan_from_a_newer_version_is_refused_in_words(scenes: Any) -> None:
+    newer = {**scenes.plan_json(), "schema": 99}
+    async with scenes.console(replace(scenes.training(), plan=newer)) as (app, pilot, _):
+        await pilot.press("e")
+        assert app.screen.id == "overview"
+        assert "newer Eagledeck" in messages(app)[0]
+
+
+async def test_no_plan_yet(scenes: Any) -> None:
+    async with scenes.console(replace(scenes.training(), plan=None)) as (app, pilot, _):
+        await pilot.press("e")
+        assert messages(app) == ["information: The plan has not arrived yet. wait for the host."]
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
+async def test_modals_show_their_choices_at_every_size(scenes: Any, size: tuple[int, int]) -> None:
+    for scene, key in (("failed", "s"), ("training", "x"), ("training", "K"), ("failed", "r"), ("training", "e")):
+        async with scenes.console(scenes.STATES[scene](), size=size) as (app, pilot, _):
+            await pilot.press(key)
+            await pilot.pause()
+            assert "[ Cancel ]" in "\n".join(scenes.screen_lines(app)), key

@@ -1,0 +1,356 @@
+"""Every panel as the lines it draws: states by glyph and word, unknown as `—`, nothing wider than its room."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from console.snapshot import EventView, GpuView, ServiceView
+from console.widgets.acceptance import acceptance_lines, acceptance_of
+from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
+from console.widgets.events import event_lines
+from console.widgets.footer import footer_line
+from console.widgets.gpus import gpu_lines, gpu_summary
+from console.widgets.ink import Line, text_of, width_of
+from console.widgets.log import line_role, log_lines
+from console.widgets.palette import roles
+from console.widgets.rail import rail_lines
+from console.widgets.targets import target_lines
+from console.widgets.truth import Moment, truth_line
+
+NOW_TEXT = "14:02:07"
+LINK_STATES = ("IDLE", "CONNECTING", "BOOTSTRAP", "LIVE", "STALE", "LOST", "BACKOFF", "BLOCKED", "SOMETHING-NEW")
+STAGE_STATES = (
+    ("PENDING", "RUNNING", "STOPPING", "STOPPED", "DONE", "FAILED", "KILLED", "INTERRUPTED", "LOST", "UNREACHABLE")
+)
+
+
+def shown(lines: list[Line]) -> list[str]:
+    return [text_of(line).rstrip() for line in lines]
+
+
+def fits(lines: list[Line], width: int, height: int) -> None:
+    assert len(lines) <= height
+    known = set(roles())
+    for line in lines:
+        assert width_of(line) == width, text_of(line)
+        assert {role for _, role in line} <= known
+
+
+# ---------------------------------------------------------------- the line of truth
+
+
+def truth(scenes: Any, width: int = 80, moment: Moment | None = None, **link: Any) -> str:
+    snapshot = replace(scenes.training(), link=scenes.link(**link))
+    line = truth_line(snapshot, moment or Moment(clock=NOW_TEXT), width)
+    assert width_of(line) == width
+    return text_of(line).rstrip()
+
+
+def test_the_truth_at_80_columns(scenes: Any) -> None:
+    assert truth(scenes) == " ● LIVE 0.4s  ssh 38 ms   gpu-box › kimi-k25-10k     plan 3   8 GPUs   14:02:07"
+
+
+@pytest.mark.parametrize("state", LINK_STATES)
+def test_every_link_state_is_a_glyph_and_a_word_at_every_width(scenes: Any, state: str) -> None:
+    for width in (40, 60, 80, 120, 200):
+        text = truth(scenes, width, state=state)
+        assert text.split()[1] == state
+        assert not text.split()[0].isalnum()
+        assert text.endswith(NOW_TEXT)
+
+
+def test_the_age_grows_between_snapshots(scenes: Any) -> None:
+    assert "STALE 20s" in truth(scenes, state="STALE", age_s=12.0, moment=Moment(8.0, NOW_TEXT))
+    assert "BACKOFF 55s retry 0.0s" in truth(
+        scenes, state="BACKOFF", age_s=47.0, retry_in_s=6.0, moment=Moment(8.0, NOW_TEXT)
+    )
+
+
+def test_an_unknown_age_is_a_dash(scenes: Any) -> None:
+    assert "CONNECTING —" in truth(scenes, state="CONNECTING", age_s=None, rtt_ms=None)
+    assert "waiting for the first data" in text_of(truth_line(None, Moment(clock=NOW_TEXT), 80))
+
+
+def test_a_freeze_says_how_much_it_holds_back(scenes: Any) -> None:
+    assert "FROZEN +312" in truth(scenes, 60, Moment(0.0, NOW_TEXT, True, 312))
+
+
+def test_long_names_keep_both_ends(scenes: Any) -> None:
+    snapshot = replace(scenes.training(), run="r" * 40 + "-end", host="h" * 60)
+    for width in (60, 80, 120):
+        text = text_of(truth_line(snapshot, Moment(clock=NOW_TEXT), width))
+        assert "-end" in text
+        assert NOW_TEXT in text
+
+
+def test_gpus_are_named_when_they_are_alike_and_there_is_room(scenes: Any) -> None:
+    assert "8 × RTX PRO 6000 Blackwell" in truth(scenes, 120)
+    none = replace(scenes.training(), gpus=(), gpu_note="no GPU on this host")
+    assert "no GPU" in text_of(truth_line(none, Moment(clock=NOW_TEXT), 80))
+
+
+# ---------------------------------------------------------------- the stages
+
+
+def test_the_rail_at_80_columns(scenes: Any) -> None:
+    assert shown(rail_lines(scenes.training().stages, "deploy", 80, 2)) == [
+        " ✓ generate   ✓ extract    ✓ vocab      ▶ train ━━━━━━╸───────── 41%   · deploy",
+        " DONE 9h20m   DONE 6h41m   DONE 1m04s   RUNNING 4h12m eta 6h02m        PENDING",
+    ]
+
+
+@pytest.mark.parametrize("state", STAGE_STATES)
+@pytest.mark.parametrize(("width", "height"), [(60, 2), (80, 2), (100, 2), (120, 3), (200, 3)])
+def test_every_state_of_a_stage_is_a_glyph_and_a_word(scenes: Any, state: str, width: int, height: int) -> None:
+    for stale in (False, True):
+        one = scenes.stage("train", state, done=3, total=7, elapsed_s=4e5, eta_s=9e5, stale=stale)
+        lines = rail_lines(scenes.stages("DONE", "DONE", "DONE", train=one), "deploy", width, height)
+        fits(lines, width, height)
+        text = "\n".join(shown(lines))
+        assert state in text
+        assert ("STALE" in text) == stale
+
+
+def test_a_stopping_stage_counts_its_grace(scenes: Any) -> None:
+    one = scenes.stage("train", "STOPPING", stop_since=1000.0, stop_grace_s=60.0, elapsed_s=99.0)
+    assert "STOPPING 37/60s" in shown(rail_lines(scenes.stages(train=one), "deploy", 80, 2, now_host=1037.0))[1]
+
+
+def test_stages_beyond_the_last_planned_one_say_so(scenes: Any) -> None:
+    text = shown(rail_lines(scenes.stages("DONE"), "vocab", 120, 2))
+    assert text[1].count("not planned") == 2
+
+
+def test_the_rail_before_the_first_data() -> None:
+    assert "generate" in shown(rail_lines((), "", 80, 2))[0]
+
+
+# ---------------------------------------------------------------- alerts
+
+
+def test_a_failure_is_told_with_its_remedy(scenes: Any) -> None:
+    found = alerts(scenes.failed())
+    assert [alert.role for alert in found] == ["bad", "warn"]
+    text = shown(alert_lines(found, 80, 4))
+    assert text[0].startswith(" ! train FAILED: CUDA ran out of memory")
+    assert "→ Lower train.batch_tokens" in text[2]
+    assert text[3].startswith(" ! vocab STALE: vocab.size is 16000 now, was 32000")
+
+
+def test_alerts_that_do_not_fit_are_counted(scenes: Any) -> None:
+    found = [Alert("bad", "one"), Alert("warn", "two"), Alert("warn", "three")]
+    assert shown(alert_lines(found, 40, 1)) == [" ! one                          +2 more"]
+    assert shown(alert_lines(found, 40, 3)) == [" ! one", " ! two", " ! three"]
+    assert alert_rows(found, 40) == 3
+
+
+def test_long_alerts_never_break_a_line() -> None:
+    found = [Alert("bad", "word " * 60, "remedy " * 40), Alert("warn", "x" * 500)]
+    for width in (20, 60, 80, 120):
+        for height in (1, 2, 3, 6):
+            fits(alert_lines(found, width, height), width, height)
+
+
+def test_what_a_person_must_know_is_an_alert(scenes: Any) -> None:
+    base = scenes.training()
+
+    def told(**fields: Any) -> str:
+        return " | ".join(f"{alert.message} {alert.remedy}" for alert in alerts(replace(base, **fields)))
+
+    assert told() == ""
+    assert "full" not in told(disk=scenes.disk(2.31e12, 1e3))
+    assert "reaches its reserve in 1h" in told(disk=scenes.disk(2.31e12, 1.5e8))
+    assert "free, the reserve is 100 GB" in told(disk=scenes.disk(2.95e12, None))
+    assert "service vllm FAILED: out of memory" in told(services=(ServiceView("vllm", "FAILED", "", "out of memory"),))
+    lost = GpuView(5, "", None, None, None, None, None, None, "GPU is lost")
+    assert "GPU 5: GPU is lost" in told(gpus=(lost,))
+    assert "5.73 TB is too much" in told(budget=replace(base.budget, fits=False, text="5.73 TB is too much"))
+    assert "conductor: no lock" in told(conductor="FAILED: no lock")
+    blocked = scenes.link("BLOCKED", message="The key was refused", remedy="Add the key to the host")
+    assert told(link=blocked) == "The key was refused Add the key to the host"
+
+
+def test_a_host_that_stays_away_keeps_its_alert_while_it_is_tried_again(scenes: Any) -> None:
+    away = scenes.link("BACKOFF", message="gpu-box does not answer")
+    trying = replace(scenes.training(), link=scenes.link("CONNECTING"))
+    assert alerts(trying) == []
+    assert [alert.message for alert in alerts(trying, None, away)] == ["gpu-box does not answer"]
+    assert alerts(scenes.training(), None, away) == []
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def test_gpu_rows(scenes: Any) -> None:
+    assert shown(gpu_lines(scenes.gpus(2), "", 27, 3)) == [
+        "gpus  1.15 kW · 173/191 GiB",
+        " 0 ━━━━━━━╸ 97%  572W   88G",
+        " 1 ━━━━━━━╸ 98%  580W   85G",
+    ]
+    assert shown(gpu_lines(scenes.gpus(1), "", 43, 3))[1] == " 0 ━━━━━━━━╸ 97% 572/600W ━━━━━╸ 88/96G 67°"
+    assert shown(gpu_lines(scenes.gpus(1), "", 74, 3))[1] == " 0 ━━━━━━━━━━━━━━━━━━╸ 97%  572/600 W   ━━━━━━━━━━━━━━━━╸─ 88/96 GiB  67°C"
+
+
+@pytest.mark.parametrize("width", [20, 27, 34, 43, 58, 74])
+@pytest.mark.parametrize("height", [1, 2, 5, 9, 20])
+@pytest.mark.parametrize("count", [0, 1, 8, 16])
+def test_gpus_fit_and_none_is_forgotten(scenes: Any, count: int, width: int, height: int) -> None:
+    lines = gpu_lines(scenes.gpus(count), "", width, height)
+    fits(lines, width, height)
+    if count and height >= 5:
+        text = "\n".join(shown(lines))
+        hidden = int(text.rpartition("and ")[2].partition(" more")[0]) if "more" in text else 0
+        rows = sum(row.count("%") for row in shown(lines)[1:])
+        assert rows + hidden == count
+
+
+def test_a_missing_reading_is_a_dash_and_never_zero(scenes: Any) -> None:
+    blind = GpuView(0, "", None, math.nan, None, None, 96e9, None, "")
+    for width in (27, 34, 43, 74):
+        row = shown(gpu_lines((blind,), "", width, 2))[1]
+        assert "—" in row
+        assert "0%" not in row
+        assert " 0W" not in row
+    lost = GpuView(3, "", None, None, None, None, None, None, "GPU is lost")
+    assert shown(gpu_lines((lost,), "", 40, 2))[1] == " 3 ! GPU is lost"
+
+
+def test_a_sum_without_all_readings_is_a_lower_bound(scenes: Any) -> None:
+    one, two = scenes.gpus(2)
+    assert "≥572 W" in shown(gpu_lines((one, replace(two, power_w=None)), "", 60, 3))[0]
+
+
+def test_no_gpu_is_said_in_words() -> None:
+    assert shown(gpu_lines((), "no GPU on this host", 40, 5)) == ["gpus  no GPU on this host ──────────────"]
+    assert shown(gpu_lines((), "", 20, 5))[0].startswith("gpus  —")
+    assert text_of(gpu_summary((), "no GPU on this host", 40)).rstrip() == "gpus     no GPU on this host"
+
+
+# ---------------------------------------------------------------- progress
+
+
+def test_progress_at_50_columns(scenes: Any) -> None:
+    assert shown(target_lines(scenes.training(), 50, 5)) == [
+        "progress  budget 2.29 TB fits ────────────────────",
+        "train   ━━━────   18.4k/45.0k  41%  1.2 steps/s",
+        "samples ━━━━━━━ 10,000/10,000 100%",
+        "tokens             21,033,536       2,103/sample",
+        "volume  ━━━━━╸│  2.31/3.00 TB  77%  full in 15h27m",
+    ]
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 58, 74, 120])
+@pytest.mark.parametrize("height", [0, 1, 2, 3, 5, 8])
+def test_progress_fits(scenes: Any, width: int, height: int) -> None:
+    huge = replace(scenes.training(), samples=987_654_321, samples_target=10**9, tokens=10**13, tokens_target=10**14)
+    for snapshot in (scenes.before_start(), scenes.generating(), scenes.training(), scenes.done(), huge, None):
+        fits(target_lines(snapshot, width, height), width, max(1, height))
+
+
+def test_the_volume_is_the_last_row_to_go(scenes: Any) -> None:
+    assert "volume" in shown(target_lines(scenes.training(), 60, 2))[1]
+
+
+def test_unknown_counts_are_dashes(scenes: Any) -> None:
+    blank = replace(scenes.before_start(), disk=None, samples_target=None)
+    rows = [row.split() for row in shown(target_lines(blank, 60, 5))[1:]]
+    assert rows == [["samples", "—"], ["tokens", "—"], ["volume", "—"]]
+
+
+def test_rejected_samples_and_the_phase_are_told(scenes: Any) -> None:
+    loading = scenes.stage("generate", "RUNNING", phase="loading", unit="samples", counts={"rejected": 12})
+    text = "\n".join(shown(target_lines(replace(scenes.generating(), stages=scenes.stages(generate=loading)), 90, 5)))
+    assert "loading" in text
+    assert "12 rejected" in text
+
+
+# ---------------------------------------------------------------- acceptance, events, log, footer
+
+
+def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
+    simulated, measured = acceptance_of(scenes.training()), acceptance_of(scenes.done())
+    assert simulated is not None
+    assert (simulated.kind, len(simulated.rates)) == ("simulated", 3)
+    assert measured is not None
+    assert (measured.kind, measured.rates) == ("measured", (0.742, 0.551, 0.402))
+    assert acceptance_of(scenes.before_start()) is None
+    assert shown(acceptance_lines(measured, 44, 5)) == [
+        "acceptance  2.47 measured ──────────────────",
+        " 1 ━━━━━━━━━━━━━━━━━━━━━━━━━───────── 74.2%",
+        " 2 ━━━━━━━━━━━━━━━━━━╸─────────────── 55.1%",
+        " 3 ━━━━━━━━━━━━━╸──────────────────── 40.2%",
+        "119 tok/s drafted, 61 plain ×1.94",
+    ]
+    assert shown(acceptance_lines(measured, 30, 2))[1] == "1 74.2%  2 55.1%  3 40.2%"
+
+
+def test_a_report_of_another_shape_does_no_harm(scenes: Any) -> None:
+    odd = {"acceptance_length": 2.0, "rate_by_position": [0.5, "x", None], "tokens_per_s": {"plain": 0}}
+    snapshot = replace(scenes.done(), stages=scenes.stages(deploy=scenes.stage("deploy", "DONE", report=odd)))
+    found = acceptance_of(snapshot)
+    assert found is not None
+    assert found.rates == (0.5, None, None)
+    assert found.speed is None
+    assert "—" in shown(acceptance_lines(found, 30, 2))[1]
+
+
+def test_events_newest_last_and_dated_by_the_day(scenes: Any) -> None:
+    found = shown(event_lines(scenes.training().events, scenes.NOW, 60, 4))
+    assert found[0].startswith("events  last 3 of 5 ─")
+    assert found[3] == "13:57 ◆ train    step-018000, val loss 2.031"
+    assert shown(event_lines(scenes.training().events, scenes.NOW, 60, 9))[1].startswith("11-29 ◆ generate 10,000")
+    assert shown(event_lines((), 0.0, 30, 4)) == ["events  none yet ─────────────"]
+
+
+def test_an_impossible_time_is_a_dash() -> None:
+    odd = (EventView(1e300, "train", "info", "from the far future"),)
+    assert shown(event_lines(odd, 0.0, 50, 3))[1].startswith("—")
+
+
+def test_the_log_shows_its_end_or_what_it_is_held_at() -> None:
+    lines = tuple(f"line {number}" for number in range(10))
+    assert shown(log_lines(lines, "train", 0, True, False, 40, 4))[1:] == ["line 7", "line 8", "line 9"]
+    held = shown(log_lines(lines, "train", 5, False, True, 40, 4))
+    assert held[0].startswith("log  train  held, 5 below")
+    assert held[1:] == ["line 2", "line 3", "line 4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("RuntimeError: CUDA error", "bad"),
+        ("Traceback (most recent call last)", "bad"),
+        ("UserWarning: slow", "log"),
+        ("warning: slow", "warn"),
+        ("step 1 loss 2", "log"),
+        ("terror of the errors", "log"),
+    ],
+)
+def test_lines_of_trouble_stand_out(text: str, role: str) -> None:
+    assert line_role(text) == role
+
+
+def test_markup_and_wide_characters_in_a_log_are_only_text() -> None:
+    lines = log_lines(("[bold red]not markup[/] 漢字", "[/nonsense"), "train", 0, True, False, 30, 3)
+    fits(lines, 30, 3)
+    assert shown(lines)[1].startswith("[bold red]not markup[/] 漢")
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 100, 200])
+def test_the_footer_keeps_help_and_detach(width: int) -> None:
+    line = footer_line(frozenset({"run.stop"}), "stop train" if width > 60 else "", width)
+    fits([line], width, 1)
+    assert "? help" in text_of(line)
+    if width >= 60:
+        assert "q detach" in text_of(line)
+        assert "s start" in text_of(line)
+
+
+def test_idle_keys_are_faint() -> None:
+    roles_of = {text.strip(): role for text, role in footer_line(frozenset({"run.stop"}), "", 120)}
+    assert roles_of["x"] == "faint"
+    assert roles_of["s"] == "key"
