@@ -56,7 +56,7 @@ def parse_size(text: str) -> int:
     """Bytes of `3TB` (decimal), `100GiB` (binary), `2_000_000_000` or `1.5 gb`. Raises ValueError."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ValueError(text)
+        raise ValueError(f"{text!r} is no size")
     number, letter, binary = match.groups()
     power = " kmgtp".index(letter.lower()) if letter else 0
     value = float(number.replace("_", "")) if "." in number else int(number.replace("_", ""))

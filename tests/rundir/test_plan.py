@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from typing import Any
 
 import pytest
@@ -294,7 +293,7 @@ def test_sizes(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "1e9", "1.5.2GB", "10 XB", "1,5GB", "1GBs", "０", "_1", "nan"])
 def test_no_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(text)):
+    with pytest.raises(ValueError, match="is no size"):
         parse_size(text)
 
 

@@ -1,0 +1,411 @@
+"""Stage processes as they run: alone and supervised, stopped, killed, failing, out of space; and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import Plan
+from pipeline.rundir import Attempt, Lock, Output, RunDir, held, read_jsonl, status
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from pipeline.stage import StageError, Stopped, run_stage
+
+def body(stage):
+{body}
+
+sys.exit(run_stage({name!r}, body))
+"""
+WORKS = """
+    have = len(list(stage.output.glob("*.row")))
+    for number in range(have, 3):
+        (stage.output / f"{number}.row").write_text("row")
+        stage.progress(number + 1, 3, "samples", counts={"samples": number + 1}, bytes=3)
+        stage.metric(number, 0.5, {"train/loss": 1.0}, lr=1e-4)
+    stage.event("saved", "three rows", rows=3)
+    stage.finish({"samples": 3}, "abc", note="fine")
+"""
+POLLS = """
+    stage.log("polling")
+    (stage.output / "begun").touch()
+    (stage.output / "data").write_text("x")
+    while not stage.stopping():
+        time.sleep(0.005)
+    stage.log("now it saves")
+    while (stage.output / "slow").exists():
+        time.sleep(0.005)
+    (stage.output / "saved").write_text("whole")
+    raise Stopped
+"""
+
+
+class Process:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def hears(self, words: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if words in line:
+                return line.strip()
+        raise AssertionError(f"it ended without saying {words!r}")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def start(run: RunDir, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """start(body, *words, stage="generate", env={}, fds=()): a stage process with that body."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(
+        body: str, *words: str, stage: str = "generate", env: dict[str, str] | None = None, fds: tuple[int, ...] = ()
+    ) -> Process:
+        script = tmp_path / f"stage{len(made)}.py"
+        script.write_text(PROGRAM.format(body=body, name=stage))
+        process = subprocess.Popen(
+            [sys.executable, "-u", str(script), "--run", str(run.path), *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        made.append(process)
+        return Process(process)
+
+    yield begin
+    for process in made:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+Start = Callable[..., Process]
+Change = Callable[..., Plan]
+Complete = Callable[..., Output]
+
+
+def latest(run: RunDir, stage: str = "generate") -> Attempt:
+    attempt = run.stage(stage).latest()
+    assert attempt is not None
+    return attempt
+
+
+def test_alone_from_start_to_done(run: RunDir, start: Start) -> None:
+    code, out, err = start(WORKS).end()
+    assert (code, err) == (0, "")
+    assert out == "generate: attempt 1, output 0001\ngenerate: done\n"
+    attempt = latest(run)
+    assert (attempt.path / "stage.log").read_text() == out
+    report = attempt.output().report()
+    assert report is not None
+    assert (report["fingerprint"], report["counts"], report["note"]) == ("abc", {"samples": 3}, "fine")
+    assert (report["stage"], report["plan_revision"], report["attempt"]) == ("generate", 1, 1)
+    assert report["params"]["max_samples"] == 10_000
+    progress = attempt.progress()
+    assert progress is not None
+    assert (progress["done"], progress["total"], progress["unit"], progress["eta_s"]) == (3, 3, "samples", 0.0)
+    rows = read_jsonl(attempt.path / "metrics.jsonl")[0]
+    assert [(row["step"], row["epoch"], row["train/loss"], row["lr"]) for row in rows][-1] == (2, 0.5, 1.0, 1e-4)
+    event = read_jsonl(attempt.path / "events.jsonl")[0][0]
+    assert (event["kind"], event["message"], event["rows"]) == ("saved", "three rows", 3)
+    assert (attempt.exit() or {})["reason"] == "done"
+    assert (attempt.exit() or {})["code"] == 0
+    assert (attempt.outcome() or {})["result"] == "done"
+    assert attempt.state()["phase"] == "ended"
+    assert not (attempt.path / "spare").exists()
+    found = status(run.stage("generate"))
+    assert (found.state, found.attempt, found.output, found.resumable, found.stale) == ("DONE", 1, 1, False, False)
+    assert not held(run.stage("generate").lock_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_it_and_again_does_not_cut_the_save_short(run: RunDir, start: Start, number: int) -> None:
+    process = start(POLLS)
+    process.hears("polling")
+    output = latest(run).output().path
+    (output / "slow").touch()
+    process.signal(number)
+    process.hears("now it saves")
+    assert status(run.stage("generate")).state == "STOPPING"
+    for _ in range(3):
+        process.signal(signal.SIGINT)
+        process.hears("still saving")
+    (output / "slow").unlink()
+    code, _, err = process.end()
+    assert (code, err) == (0, "")
+    assert (output / "saved").read_text() == "whole"
+    found = status(run.stage("generate"))
+    assert (found.state, found.resumable) == ("STOPPED", True)
+    name = signal.Signals(number).name
+    assert found.message == f"stopped by {name}; resume goes on from what was saved"
+
+
+def test_a_request_stops_it_and_resume_goes_on(run: RunDir, start: Start) -> None:
+    process = start(POLLS)
+    process.hears("polling")
+    latest(run).request("stop", by="anna")
+    assert process.end()[0] == 0
+    assert status(run.stage("generate")).message == "stopped by anna; resume goes on from what was saved"
+    assert start(WORKS).end()[1].startswith("generate: attempt 2, output 0001, resumed\n")
+    assert status(run.stage("generate")).state == "DONE"
+
+
+def test_kill_9_leaves_it_lost_and_resumable_at_once(run: RunDir, start: Start) -> None:
+    process = start(POLLS)
+    process.hears("polling")
+    assert status(run.stage("generate")).state == "RUNNING"
+    process.process.kill()
+    process.process.wait()
+    found = status(run.stage("generate"))
+    assert (found.state, found.resumable) == ("LOST", True)
+    assert start(WORKS).end()[0] == 0
+    assert status(run.stage("generate")).state == "DONE"
+
+
+def test_a_stage_error_is_one_line_and_no_traceback(run: RunDir, start: Start) -> None:
+    process = start(
+        "    raise StageError('The server answers\\n  without reasoning', 'Start vLLM with --reasoning-parser')"
+    )
+    code, out, err = process.end()
+    line = "generate: failed: The server answers without reasoning. Start vLLM with --reasoning-parser"
+    assert (code, err) == (1, "")
+    assert out.splitlines()[1:] == [line]
+    assert (latest(run).path / "stage.log").read_text() == out
+    found = status(run.stage("generate"))
+    assert (found.state, found.resumable) == ("FAILED", True)
+    assert found.remedy == "Start vLLM with --reasoning-parser"
+
+
+@pytest.mark.parametrize("end", ["raise StageError('no', 'yes', resumable=False)", "raise StageError('no')"])
+def test_a_stage_error_says_whether_it_can_be_resumed(run: RunDir, start: Start, end: str) -> None:
+    start(f"    (stage.output / 'x').write_text('x')\n    {end}").end()
+    assert status(run.stage("generate")).resumable is ("resumable" not in end)
+
+
+def test_an_unexpected_error_has_its_traceback_in_the_log_only(run: RunDir, start: Start) -> None:
+    code, out, err = start("    return {}['missing']").end()
+    assert (code, err) == (1, "")
+    assert "Traceback" not in out
+    assert "generate: failed: generate ended on an unexpected error: KeyError: 'missing'." in out
+    log = (latest(run).path / "stage.log").read_text()
+    assert "Traceback (most recent call last)" in log
+    assert "return {}['missing']" in log
+    found = status(run.stage("generate"))
+    assert (found.state, found.message) == (
+        "FAILED",
+        "generate ended on an unexpected error: KeyError: 'missing'",
+    )
+    assert "stage.log" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "words"),
+    [
+        ("raise MemoryError", "FAILED", "generate ran out of memory on the host"),
+        (
+            "raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory. Tried to allocate 2 GiB')",
+            "FAILED",
+            "generate ran out of memory on the GPU",
+        ),
+        ("raise KeyboardInterrupt", "STOPPED", "stopped; resume goes on"),
+        ("raise Stopped('the reserve of the volume is reached')", "STOPPED", "the reserve of the volume is reached"),
+        ("return 'stopped'", "STOPPED", "stopped; resume goes on"),
+        ("return None", "FAILED", "generate ended without completing its output"),
+        ("sys.exit(3)", "FAILED", "SystemExit: 3"),
+        ("stage.finish({}, '')", "FAILED", "an output needs a fingerprint"),
+        ("stage.finish({}, 'f'); sys.exit(0)", "DONE", ""),
+        ("stage.finish({}, 'f'); raise ValueError('after the end')", "FAILED", "ValueError: after the end"),
+    ],
+)
+def test_every_other_end(run: RunDir, start: Start, body: str, state: str, words: str) -> None:
+    code, _, err = start(f"    (stage.output / 'x').write_text('x')\n    {body}").end()
+    found = status(run.stage("generate"))
+    assert found.state == state
+    assert words in found.message
+    assert code == (1 if state == "FAILED" else 0)
+    assert err == ""
+
+
+def test_a_second_one_is_refused_while_one_runs(run: RunDir, start: Start) -> None:
+    process = start(POLLS)
+    process.hears("polling")
+    code, out, err = start(WORKS).end()
+    assert (code, out) == (1, "")
+    assert err == ("generate: one/generate is running already. Stop it first, or look at it with `eagledeck status`\n")
+    assert run.stage("generate").attempts() == [1]
+
+
+def test_missing_inputs_are_named(run: RunDir, start: Start) -> None:
+    code, out, err = start(WORKS, stage="train").end()
+    assert (code, out) == (1, "")
+    assert err.startswith("train: train needs an output of extract, and there is none yet. Run extract first")
+    assert run.stage("train").attempts() == []
+
+
+def test_a_run_that_is_not_there(run: RunDir, start: Start) -> None:
+    code, _, err = start(WORKS, "--run", str(run.root / "other")).end()
+    assert code == 1
+    assert err.startswith("generate: There is no run at")
+    assert "Traceback" not in err
+
+
+def test_what_is_done_is_not_done_again_unless_asked(run: RunDir, start: Start, change: Change) -> None:
+    assert start(WORKS).end()[0] == 0
+    code, out, _ = start(WORKS).end()
+    assert (code, out) == (0, "one/generate is done already (output 1); --restart opens a new output\n")
+    change(run, generate__top_p="0.5")
+    code, _, err = start(WORKS).end()
+    assert code == 1
+    assert err == (
+        "generate: one/generate is done and stale: generate.top_p is 0.5 now, was 0.95. --restart opens a new output\n"
+    )
+    code, out, _ = start(WORKS, "--restart").end()
+    assert (code, out) == (0, "generate: attempt 2, output 0002\ngenerate: done\n")
+
+
+def test_a_higher_target_goes_on_with_what_is_done(run: RunDir, start: Start, change: Change) -> None:
+    start(WORKS).end()
+    change(run, generate__max_samples="20000")
+    assert start(WORKS).end()[1] == "generate: attempt 2, output 0001, resumed\ngenerate: done\n"
+    assert status(run.stage("generate")).stale is False
+
+
+def test_a_running_stage_takes_up_a_live_change(run: RunDir, start: Start, change: Change) -> None:
+    process = start(
+        """
+    stage.log("waiting")
+    while stage.live_params().max_samples != 7:
+        time.sleep(0.01)
+    assert stage.params.max_samples == 7 and stage.params.temperature == 0.7
+    stage.finish({"samples": 7}, "seven")
+"""
+    )
+    process.hears("waiting")
+    change(run, generate__max_samples="7", generate__temperature="0.1")
+    code, out, _ = process.end()
+    assert code == 0
+    assert "taken up from the plan: generate.max_samples = 7" in out
+    assert latest(run).output().params()["max_samples"] == 7
+    assert status(run.stage("generate")).stale_reason == "generate.temperature is 0.1 now, was 0.7"
+    change(run, generate__temperature="0.7")
+    assert status(run.stage("generate")).stale is False
+
+
+class TestSupervised:
+    @pytest.fixture
+    def attempt(self, run: RunDir) -> Iterator[Attempt]:
+        """An attempt opened under the stage's lock, which stays held."""
+        stage = run.stage("generate").make()
+        lock = Lock.acquire(stage.lock_path)
+        assert lock is not None
+        with lock:
+            attempt = stage.new_attempt()
+            attempt.write_state(phase="running")
+            yield attempt
+
+    def test_it_holds_the_inherited_writer_lock_and_leaves_exit_json_to_the_supervisor(
+        self, run: RunDir, start: Start, attempt: Attempt
+    ) -> None:
+        path = run.stage("generate").writer_lock_path
+        writer = Lock.acquire(path)
+        assert writer is not None
+        environment = {"EAGLEDECK_WRITER_FD": str(writer.fd)}
+        body = POLLS.replace("polling", "polling {'EAGLEDECK_WRITER_FD' in os.environ}").replace('log("p', 'log(f"p')
+        process = start(body, "--attempt", str(attempt.path), env=environment, fds=(writer.fd,))
+        writer.release()
+        assert process.hears("polling") == "polling False"
+        assert held(path)
+        attempt.request("stop", by="supervisor")
+        assert process.end()[0] == 0
+        assert not held(path)
+        assert (attempt.outcome() or {})["result"] == "stopped"
+        assert attempt.exit() is None
+        assert not (attempt.path / "stage.log").exists()
+        assert run.stage("generate").attempts() == [1]
+
+    def test_a_traceback_goes_to_its_standard_error_which_is_the_log(self, start: Start, attempt: Attempt) -> None:
+        code, out, err = start("    1 / 0", "--attempt", str(attempt.path)).end()
+        assert code == 1
+        assert "ZeroDivisionError: division by zero" in out
+        assert "Traceback" in err
+
+    def test_a_wrong_descriptor_is_refused(self, start: Start, attempt: Attempt) -> None:
+        code, _, err = start(WORKS, "--attempt", str(attempt.path), env={"EAGLEDECK_WRITER_FD": "1"}).end()
+        assert code == 1
+        assert "Descriptor 1 is not the lock" in err
+        assert attempt.outcome() is None
+
+    @pytest.mark.parametrize("where", ["elsewhere/0001", "one/generate/attempts/0009", "one/train/attempts/0001", "x"])
+    def test_an_attempt_of_something_else_is_refused(
+        self, run: RunDir, start: Start, attempt: Attempt, where: str
+    ) -> None:
+        code, _, err = start(WORKS, "--attempt", str(run.root / where)).end()
+        assert code == 1
+        assert "is no attempt of one/generate" in err
+
+    def test_only_the_first_rank_writes(self, start: Start, attempt: Attempt) -> None:
+        assert start(WORKS, "--attempt", str(attempt.path), env={"RANK": "1"}).end()[0] == 0
+        assert sorted(os.listdir(attempt.path)) == ["control", "spec.json", "state.json"]
+        assert not attempt.output().complete
+
+    def test_a_rank_that_fails_is_not_hidden_by_the_ones_it_stops(self, start: Start, attempt: Attempt) -> None:
+        words = ("--attempt", str(attempt.path))
+        assert start("    raise StageError('rank 3 is out of memory')", *words, env={"RANK": "3"}).end()[0] == 1
+        process = start(POLLS, *words, env={"RANK": "0"})
+        process.hears("polling")
+        process.signal(signal.SIGTERM)
+        process.end()
+        outcome = attempt.outcome()
+        assert outcome is not None
+        assert (outcome["result"], outcome["message"]) == ("failed", "rank 3 is out of memory")
+
+
+def test_a_full_volume_is_named_and_the_outcome_is_still_written(
+    tmp_path: Path, on_small_volume: Callable[..., None]
+) -> None:
+    volume = tmp_path / "volume"
+    body = """
+    with (stage.output / "data").open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 14)):
+            stage.progress(1, None, "samples")
+"""
+
+    def fill() -> None:
+        run = RunDir.create(volume, "one", Plan())
+        script = tmp_path / "stage.py"
+        script.write_text(PROGRAM.format(body=body.replace("file.write(", "os.write(file.fileno(), "), name="generate"))
+        argv = [sys.executable, str(script), "--run", str(run.path)]
+        environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done
+        assert done.stderr == ""
+        want = f"The volume {volume} is full (0 bytes free) while generate wrote to"
+        assert want in done.stdout
+        assert "Traceback" not in done.stdout
+        outcome = latest(run).outcome()
+        assert outcome is not None
+        assert outcome["result"] == "failed"
+        assert want in outcome["message"]
+        assert outcome["remedy"] == "Free space there, then resume; what was saved is intact"
+        found = status(run.stage("generate"))
+        assert (found.state, found.resumable) == ("FAILED", True)
+
+    on_small_volume(volume, "1m", fill)
