@@ -34,7 +34,7 @@ MAX_DEPTH = 32
 MAX_RESULT = 16 * 1024 * 1024
 """Bytes of one joined and unpacked result."""
 MAX_OPEN_PARTS = 32
-PACK_ABOVE = 8192
+PACK_ABOVE = 1024
 PING_EVERY_S = 5.0
 SILENCE_S = 45.0
 """An agent that hears nothing for this long ends itself."""

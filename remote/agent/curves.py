@@ -109,7 +109,7 @@ class Curves:
         thinned = sum(one.thinned for one in metrics)
         return {
             "columns": decimate(joined, AXES, points),
-            "last_step": max(steps) if steps else None,
+            "last_step": int(max(steps)) if steps else None,
             "generation": f"{output}.{begun[-1] if begun else 0}.{thinned}",
         }
 
