@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ def demo(args: argparse.Namespace) -> int:
 
         json_file = Path(args.json) if args.json else None
         return run_async(run_headless(prepared, began, throwaway, json_file))
+    gc.set_threshold(50_000, 20, 20)  # as `open` does, for the first frame
     from console.demo.interactive import run_console
 
     return run_async(run_console(prepared, keep=args.keep))

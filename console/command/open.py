@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from contextlib import AsyncExitStack
 
 from console.command.refusal import Refusal
 from console.command.session import Target, find_run, make_link, read_config, run_async
@@ -31,10 +32,16 @@ def open_only_run(args: argparse.Namespace) -> int:
 async def _console(target: Target) -> int:
     # The imports make hundreds of thousands of objects that stay: collecting among them only delays the first frame.
     gc.set_threshold(50_000, 20, 20)
-    from console.app import ConsoleApp
     from console.collector import Collector
+    from console.command.opening import Opening
 
-    async with make_link(target.state, target.host) as link, Collector(link, target.run) as collector:
-        link.viewer = True
-        await ConsoleApp(collector).run_async()
+    async with AsyncExitStack() as stack:
+        link = make_link(target.state, target.host)
+        collector = await stack.enter_async_context(Collector(link, target.run))
+
+        async def connect(_: Opening) -> None:
+            link.viewer = True
+            await stack.enter_async_context(link)
+
+        await Opening(collector, connect).show()
     return 0

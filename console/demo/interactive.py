@@ -1,12 +1,12 @@
-"""The demo in the console: the first frame is on screen while the server starts and the run is made behind it."""
+"""The demo in the console: the first frame is on screen before the server starts and the run is made."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import AsyncExitStack
 
 from console.collector import Collector
+from console.command.opening import Opening
 from console.command.session import make_link
 from console.demo.prepare import Demo, is_finished, make_run
 from console.demo.server import ssh_server
@@ -15,31 +15,18 @@ from console.demo.settings import HOST
 
 async def run_console(demo: Demo, keep: str | None) -> int:
     """Until the person detaches; the run goes on. A failure to prepare ends the console and is raised."""
-    from console.app import ConsoleApp
-
     again = f"eagledeck demo --keep {keep}" if keep else "eagledeck demo"
     async with AsyncExitStack() as stack:
         link = make_link(demo.config, demo.config.hosts[HOST])
         collector = await stack.enter_async_context(Collector(link, demo.choice.run))
-        app = ConsoleApp(collector)
 
-        async def prepare() -> None:
+        async def prepare(app: Opening) -> None:
             await stack.enter_async_context(ssh_server(demo.place, demo.choice.ssh_port))
             link.viewer = True
             await stack.enter_async_context(link)
             if not await make_run(link, demo) and await is_finished(link, demo):
                 app.notify(f"This run is finished. Leave with q; `{again} --fresh` makes a new one.", timeout=20)
 
-        showing = asyncio.create_task(app.run_async(), name="console")
-        preparing = asyncio.create_task(prepare(), name="demo")
-        await asyncio.wait({showing, preparing}, return_when=asyncio.FIRST_COMPLETED)
-        if preparing.done() and preparing.exception() is not None:
-            app.exit()
-        await showing
-        if not preparing.done():
-            preparing.cancel()
-            await asyncio.wait({preparing})
-        elif (error := preparing.exception()) is not None:
-            raise error
+        await Opening(collector, prepare).show()
     print(f"`{again}` comes back to it; `{again} --fresh` makes a new run.", file=sys.stderr)
     return 0
