@@ -43,7 +43,7 @@ def base_url(endpoint: str) -> str:
     """The address up to and with /v1, from whatever of it was given. Raises ValueError."""
     parts = urlsplit(endpoint.strip() if "://" in endpoint else f"http://{endpoint.strip()}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(endpoint)
+        raise ValueError(f"{endpoint!r} is no URL of a server")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
     if not path.endswith("/v1"):
         path += "/v1"
