@@ -16,6 +16,7 @@ HOST_ONLY_STDLIB = [
     "remote/protocol.py",
     "pipeline/config.py",
     "pipeline/budget.py",
+    "pipeline/fields.py",
     "pipeline/geometry.py",
     *(str(path.relative_to(ROOT)) for path in (ROOT / "remote" / "agent").rglob("*.py")),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "pipeline" / "rundir").rglob("*.py")),

@@ -74,7 +74,7 @@ class Child:
 
     def hears(self) -> str:
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return str(self.process.stdout.readline()).strip()
 
     def tell(self, line: str = "") -> None:
         assert self.process.stdin is not None
@@ -275,3 +275,75 @@ def _every_crash() -> Callable[..., Iterator[int]]:
 @pytest.fixture(name="on_small_volume")
 def _on_small_volume() -> Callable[..., None]:
     return on_small_volume
+
+
+STAGE_PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from pipeline.stage import StageError, Stopped, run_stage
+
+def body(stage):
+{body}
+
+sys.exit(run_stage({name!r}, body))
+"""
+
+
+def stage_script(path: Path, body: str, stage: str = "generate") -> Path:
+    """A program that runs a stage with that body (indented by four)."""
+    path.write_text(STAGE_PROGRAM.format(body=body, name=stage))
+    return path
+
+
+@pytest.fixture(name="stage_script")
+def _stage_script() -> Callable[..., Path]:
+    return stage_script
+
+
+class StageProcess:
+    """A stage process whose output can be waited for."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def hears(self, words: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if words in line:
+                return line.strip()
+        raise AssertionError(f"it ended without saying {words!r}")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def start(run: RunDir, tmp_path: Path) -> Iterator[Callable[..., StageProcess]]:
+    """start(body, *words, stage="generate", env={}, fds=()): a stage process with that body."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(
+        body: str, *words: str, stage: str = "generate", env: dict[str, str] | None = None, fds: tuple[int, ...] = ()
+    ) -> StageProcess:
+        script = stage_script(tmp_path / f"stage{len(made)}.py", body, stage)
+        process = subprocess.Popen(
+            [sys.executable, "-u", str(script), "--run", str(run.path), *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        made.append(process)
+        return StageProcess(process)
+
+    yield begin
+    for process in made:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -131,7 +131,7 @@ def test_any_history_of_crashes_and_resumes_gives_the_curve_that_counts(
 def test_a_long_curve_is_streamed(run: RunDir) -> None:
     attempt = attempts_of(run)
     for number in range(2):
-        rows = [] if number == 0 else [{"resume_step": 60_000}]
+        rows: list[dict[str, float]] = [] if number == 0 else [{"resume_step": 60_000}]
         start = 60_000 * number
         rows += [{"step": start + i, "train/loss": 1.0, "train/acc_0": 0.5, "lr": 1e-4} for i in range(1, 60_001)]
         (next(attempt) / "metrics.jsonl").write_text(lines(rows))

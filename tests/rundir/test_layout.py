@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import ConfigError, Plan, set_value
+from pipeline.config import ConfigError, Plan, TrainParams, set_value
 from pipeline.rundir import Output, PlanConflict, RunDir, RunError, runs, valid_name, write_json
 
 Start = Callable[..., Any]
@@ -245,5 +245,7 @@ def test_killed_at_any_step_the_plan_is_the_old_or_the_new(
 
     seen = set()
     for _ in every_crash(prepare, lambda: run.change_plan({"train.epochs": "9"}, "")):
-        seen.add((len(run.plans()), run.plan().params("train").epochs))
+        params = run.plan().params("train")
+        assert isinstance(params, TrainParams)
+        seen.add((len(run.plans()), params.epochs))
     assert seen == {(1, 5), (2, 9)}

@@ -6,26 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.config import Plan
-from pipeline.rundir import Attempt, Lock, Output, RunDir, held, read_jsonl, status
+from pipeline.rundir import Attempt, Output, RunDir, held, read_jsonl, status
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = """
-import os, sys, time
-from pathlib import Path
-from pipeline.stage import StageError, Stopped, run_stage
-
-def body(stage):
-{body}
-
-sys.exit(run_stage({name!r}, body))
-"""
 WORKS = """
     have = len(list(stage.output.glob("*.row")))
     for number in range(have, 3):
@@ -49,55 +39,7 @@ POLLS = """
 """
 
 
-class Process:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-
-    def hears(self, words: str) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if words in line:
-                return line.strip()
-        raise AssertionError(f"it ended without saying {words!r}")
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate()
-        return self.process.returncode, out, err
-
-
-@pytest.fixture
-def start(run: RunDir, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """start(body, *words, stage="generate", env={}, fds=()): a stage process with that body."""
-    made: list[subprocess.Popen[str]] = []
-
-    def begin(
-        body: str, *words: str, stage: str = "generate", env: dict[str, str] | None = None, fds: tuple[int, ...] = ()
-    ) -> Process:
-        script = tmp_path / f"stage{len(made)}.py"
-        script.write_text(PROGRAM.format(body=body, name=stage))
-        process = subprocess.Popen(
-            [sys.executable, "-u", str(script), "--run", str(run.path), *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        made.append(process)
-        return Process(process)
-
-    yield begin
-    for process in made:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-Start = Callable[..., Process]
+Start = Callable[..., Any]
 Change = Callable[..., Plan]
 Complete = Callable[..., Output]
 
@@ -309,89 +251,19 @@ def test_a_running_stage_takes_up_a_live_change(run: RunDir, start: Start, chang
     assert status(run.stage("generate")).stale is False
 
 
-class TestSupervised:
-    @pytest.fixture
-    def attempt(self, run: RunDir) -> Iterator[Attempt]:
-        """An attempt opened under the stage's lock, which stays held."""
-        stage = run.stage("generate").make()
-        lock = Lock.acquire(stage.lock_path)
-        assert lock is not None
-        with lock:
-            attempt = stage.new_attempt()
-            attempt.write_state(phase="running")
-            yield attempt
-
-    def test_it_holds_the_inherited_writer_lock_and_leaves_exit_json_to_the_supervisor(
-        self, run: RunDir, start: Start, attempt: Attempt
-    ) -> None:
-        path = run.stage("generate").writer_lock_path
-        writer = Lock.acquire(path)
-        assert writer is not None
-        environment = {"EAGLEDECK_WRITER_FD": str(writer.fd)}
-        body = POLLS.replace("polling", "polling {'EAGLEDECK_WRITER_FD' in os.environ}").replace('log("p', 'log(f"p')
-        process = start(body, "--attempt", str(attempt.path), env=environment, fds=(writer.fd,))
-        writer.release()
-        assert process.hears("polling") == "polling False"
-        assert held(path)
-        attempt.request("stop", by="supervisor")
-        assert process.end()[0] == 0
-        assert not held(path)
-        assert (attempt.outcome() or {})["result"] == "stopped"
-        assert attempt.exit() is None
-        assert not (attempt.path / "stage.log").exists()
-        assert run.stage("generate").attempts() == [1]
-
-    def test_a_traceback_goes_to_its_standard_error_which_is_the_log(self, start: Start, attempt: Attempt) -> None:
-        code, out, err = start("    1 / 0", "--attempt", str(attempt.path)).end()
-        assert code == 1
-        assert "ZeroDivisionError: division by zero" in out
-        assert "Traceback" in err
-
-    def test_a_wrong_descriptor_is_refused(self, start: Start, attempt: Attempt) -> None:
-        code, _, err = start(WORKS, "--attempt", str(attempt.path), env={"EAGLEDECK_WRITER_FD": "1"}).end()
-        assert code == 1
-        assert "Descriptor 1 is not the lock" in err
-        assert attempt.outcome() is None
-
-    @pytest.mark.parametrize("where", ["elsewhere/0001", "one/generate/attempts/0009", "one/train/attempts/0001", "x"])
-    def test_an_attempt_of_something_else_is_refused(
-        self, run: RunDir, start: Start, attempt: Attempt, where: str
-    ) -> None:
-        code, _, err = start(WORKS, "--attempt", str(run.root / where)).end()
-        assert code == 1
-        assert "is no attempt of one/generate" in err
-
-    def test_only_the_first_rank_writes(self, start: Start, attempt: Attempt) -> None:
-        assert start(WORKS, "--attempt", str(attempt.path), env={"RANK": "1"}).end()[0] == 0
-        assert sorted(os.listdir(attempt.path)) == ["control", "spec.json", "state.json"]
-        assert not attempt.output().complete
-
-    def test_a_rank_that_fails_is_not_hidden_by_the_ones_it_stops(self, start: Start, attempt: Attempt) -> None:
-        words = ("--attempt", str(attempt.path))
-        assert start("    raise StageError('rank 3 is out of memory')", *words, env={"RANK": "3"}).end()[0] == 1
-        process = start(POLLS, *words, env={"RANK": "0"})
-        process.hears("polling")
-        process.signal(signal.SIGTERM)
-        process.end()
-        outcome = attempt.outcome()
-        assert outcome is not None
-        assert (outcome["result"], outcome["message"]) == ("failed", "rank 3 is out of memory")
-
-
 def test_a_full_volume_is_named_and_the_outcome_is_still_written(
-    tmp_path: Path, on_small_volume: Callable[..., None]
+    tmp_path: Path, on_small_volume: Callable[..., None], stage_script: Callable[..., Path]
 ) -> None:
     volume = tmp_path / "volume"
     body = """
     with (stage.output / "data").open("wb", buffering=0) as file:
-        while file.write(bytes(1 << 14)):
+        while os.write(file.fileno(), bytes(1 << 14)):
             stage.progress(1, None, "samples")
 """
 
     def fill() -> None:
         run = RunDir.create(volume, "one", Plan())
-        script = tmp_path / "stage.py"
-        script.write_text(PROGRAM.format(body=body.replace("file.write(", "os.write(file.fileno(), "), name="generate"))
+        script = stage_script(tmp_path / "stage.py", body)
         argv = [sys.executable, str(script), "--run", str(run.path)]
         environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
