@@ -91,10 +91,19 @@ def refuse_while_living(stage: StageDir) -> None:
     label, remedy = f"{stage.run.name}/{stage.stage}", "Stop or kill the stage, then start it again"
     if locks.held(stage.writer_lock_path) and not locks.held_here(stage.writer_lock_path):
         raise RunError(f"A process of {label} still writes", remedy)
-    living = {pid for number in stage.attempts() for pid in stage.attempt(number).living()} - {os.getpid()}
+    living = {pid for number in stage.attempts() for pid in _left(stage.attempt(number))} - {os.getpid()}
     if living:
         pids = ", ".join(str(pid) for pid in sorted(living))
         raise RunError(f"Processes of {label} still live (pid {pids})", remedy)
+
+
+def _left(attempt: Attempt) -> list[int]:
+    """Remembered processes that live; not a supervisor that has said how it ended and is about to be gone itself."""
+    living = attempt.living()
+    if living and attempt.exit() is not None:
+        supervisor = attempt.state().get("supervisor") or {}
+        return [pid for pid in living if pid != supervisor.get("pid")]
+    return living
 
 
 def resume_refusal(stage: StageDir, plan: Plan | None = None) -> str:

@@ -186,6 +186,24 @@ def test_no_attempt_while_a_remembered_member_lives(generate: StageDir, begin: B
     begin_again(generate)
 
 
+def test_a_supervisor_that_has_said_how_it_ended_is_as_good_as_gone(
+    generate: StageDir, begin: Begin, child: Start
+) -> None:
+    attempt = begin(generate)
+    supervisor, member = (child("import sys; sys.stdin.readline()").process.pid for _ in range(2))
+    attempt.write_state(
+        supervisor={"pid": supervisor, "start": process_start(supervisor)},
+        members=[{"pid": member, "start": process_start(member)}],
+    )
+    with pytest.raises(RunError, match="still live"):
+        begin(generate)
+    attempt.write_exit(reason="killed")
+    with pytest.raises(RunError, match=rf"\(pid {member}\)"):
+        begin(generate)
+    attempt.write_state(members=[])
+    begin(generate)
+
+
 def test_members_of_earlier_attempts_count_too(generate: StageDir, begin: Begin, child: Start) -> None:
     member = child("import sys; sys.stdin.readline()")
     first = begin(generate)
