@@ -1,8 +1,8 @@
 """Seconds from the command to the first frame of the console, in a real pseudo-terminal, against a bare Textual app.
 
-Both are started as a new Python process, in turn. The console is the real command on a run whose host can't be reached, so that
-the whole way is measured: interpreter, command line, configuration, link, collector, overview. The bare app shows one word:
-what is left of the difference is ours. The claim is a first frame within one second.
+Both are started as a new Python process, in turn. The console is the real command on a run whose host can't be reached:
+interpreter, command line, configuration, link, collector, overview. The bare app shows one word, so that the difference
+is ours. The claim is a first frame within one second.
 
     python -m benchmarks.first_paint [--rounds 7] [--size 80x24] [--json]
 """

@@ -47,7 +47,7 @@ class RunActions(Screen[object]):
 
     def say(self, message: str, remedy: str = "") -> None:
         """A short notice; text from a host is never read as markup."""
-        self.notify(f"{message}. {remedy}." if remedy else f"{message}.", timeout=SAID_S, markup=False)
+        self.notify(f"{message} · {remedy}" if remedy else message, timeout=SAID_S, markup=False)
 
     def perform(self, label: str, call: Callable[[], Awaitable[object]], done: str) -> None:
         """Run an action in a worker; `done` is said when the host has accepted it."""
@@ -124,13 +124,19 @@ class RunActions(Screen[object]):
             self.say("The plan has not arrived yet", "wait for the host")
             return
         from console.screens.edit_plan import EditPlan  # after the first paint
+        from pipeline.fields import ConfigError
 
         def act(changes: dict[str, object] | None) -> None:
             if changes:
                 text = ", ".join(f"{key}={value}" for key, value in changes.items())
                 self.perform("save the plan", lambda: self.collector.set(changes), f"Saved: {text}")
 
-        self.app.push_screen(EditPlan(snapshot, self.collector), act)
+        try:
+            editor = EditPlan(snapshot, self.collector)
+        except ConfigError as error:
+            self.say(error.message, error.remedy)
+        else:
+            self.app.push_screen(editor, act)
 
     def _other_run(self, by: int) -> None:
         snapshot = self.latest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ def test_the_topmost_layer_owns_its_cell() -> None:
 def test_a_line_has_no_holes() -> None:
     layer = polyline([(0.0, 0.0), (0.3, 1.0), (1.0, 0.1)], 30, 24)
     assert all(layer)
-    for left, right in zip(layer, layer[1:]):
+    for left, right in pairwise(layer):
         touching = left | left << 1 | left >> 1
         assert touching & right, "neighbouring columns must touch"
 

@@ -24,7 +24,16 @@ from console.widgets.truth import Moment, truth_line
 NOW_TEXT = "14:02:07"
 LINK_STATES = ("IDLE", "CONNECTING", "BOOTSTRAP", "LIVE", "STALE", "LOST", "BACKOFF", "BLOCKED", "SOMETHING-NEW")
 STAGE_STATES = (
-    ("PENDING", "RUNNING", "STOPPING", "STOPPED", "DONE", "FAILED", "KILLED", "INTERRUPTED", "LOST", "UNREACHABLE")
+    "PENDING",
+    "RUNNING",
+    "STOPPING",
+    "STOPPED",
+    "DONE",
+    "FAILED",
+    "KILLED",
+    "INTERRUPTED",
+    "LOST",
+    "UNREACHABLE",
 )
 
 
@@ -192,7 +201,10 @@ def test_gpu_rows(scenes: Any) -> None:
         " 1 ━━━━━━━╸ 98%  580W   85G",
     ]
     assert shown(gpu_lines(scenes.gpus(1), "", 43, 3))[1] == " 0 ━━━━━━━━╸ 97% 572/600W ━━━━━╸ 88/96G 67°"
-    assert shown(gpu_lines(scenes.gpus(1), "", 74, 3))[1] == " 0 ━━━━━━━━━━━━━━━━━━╸ 97%  572/600 W   ━━━━━━━━━━━━━━━━╸─ 88/96 GiB  67°C"
+    assert (
+        shown(gpu_lines(scenes.gpus(1), "", 74, 3))[1]
+        == " 0 ━━━━━━━━━━━━━━━━━━╸ 97%  572/600 W   ━━━━━━━━━━━━━━━━╸─ 88/96 GiB  67°C"
+    )
 
 
 @pytest.mark.parametrize("width", [20, 27, 34, 43, 58, 74])

@@ -25,7 +25,9 @@ def test_every_parameter_can_be_set_to_what_the_list_shows() -> None:
 
 def test_services_are_listed_too() -> None:
     service = ServicePlan(command=("vllm", "serve", "{verifier}"), port=8001)
-    plan = Plan.from_json({**PLAN.to_json(), "services": {"vllm": Plan(services={"v": service}).to_json()["services"]["v"]}})
+    plan = Plan.from_json(
+        {**PLAN.to_json(), "services": {"vllm": Plan(services={"v": service}).to_json()["services"]["v"]}}
+    )
     shown = {row.key: row.shown for row in plan_rows(plan)}
     assert shown["services.vllm.port"] == "8,001"
     assert shown["services.vllm.command"] == "vllm serve {verifier}"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-
 MOST, LEAST = 1e100, 1e-100
 """Beyond these a value is no measurement, and arithmetic on it could overflow."""
 FLAT = 1e-5
