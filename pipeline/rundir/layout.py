@@ -158,9 +158,11 @@ class RunDir:
         """The folder of a stage. Raises RunError for an unknown name, or a link out of the run."""
         if name not in STAGES:
             raise RunError(f"There is no stage {name!r}", "Stages are " + ", ".join(STAGES))
-        for part in ("", "attempts", "out"):
-            stay_inside(self.path, self.path / name / part)
-        return StageDir(self.path / name, self)
+        stage = StageDir(self.path / name, self)
+        stay_inside(self.path, stage.path)
+        for part in ("attempts", "out"):
+            stay_inside(stage.path, stage.path / part)
+        return stage
 
 
 def runs(root: Path) -> list[str]:

@@ -36,6 +36,9 @@ _VERIFIED = ("generate", "extract", "deploy")
 _FILES = ("prompts",)
 """Parameters that name a file whose content shapes the output."""
 
+Known = dict[tuple[str, str], str]
+"""(run, stage) -> why it is stale: what one look at several stages has found out already."""
+
 
 def inputs_needed(plan: Plan, stage: str) -> tuple[str, ...]:
     """The stages whose outputs this one reads under a plan."""
@@ -146,7 +149,7 @@ def input_record(output: Output) -> dict[str, Any]:
 def recorded_inputs(run: RunDir, output: Output) -> dict[str, Output]:
     """The outputs an output is made from, fingerprints checked. Raises RunError when one is gone or has changed."""
     found = {}
-    for name, record in _inputs(output).items():
+    for name, record in _inputs(output.source()).items():
         lent_by = str(record.get("run"))
         if not valid_name(lent_by):
             raise RunError(f"{output.path}/source.json names the run {lent_by!r}", f"Restart {output.stage.stage}")
@@ -166,38 +169,46 @@ def changed_params(plan: Plan, stage: str, output: Output) -> dict[str, tuple[An
     return {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
 
 
-def stale(run: RunDir, stage: str, plan: Plan | None = None) -> str:
+def stale(run: RunDir, stage: str, plan: Plan | None = None, known: Known | None = None) -> str:
     """Why the counting output of a stage is STALE, in words; "" when it isn't, or when there is none.
 
     Raises RunError when the output can't be found out (a lender is gone).
     """
-    plan = plan or run.plan()
+    known = {} if known is None else known
+    key = (run.name, stage)
+    if key not in known:
+        known[key] = _stale(run, stage, plan or run.plan(), known)
+    return known[key]
+
+
+def _stale(run: RunDir, stage: str, plan: Plan, known: Known) -> str:
     output = counting_output(run, stage, plan)
     if output is None:
         return ""
     if output.stage.run.path != run.path:
-        return stale(output.stage.run, stage)
+        return stale(output.stage.run, stage, None, known)
     changes = changed_params(plan, stage, output)
     if changes:
         words = [f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()]
         return "; ".join(words)
-    for name, record in output.source().get("files", {}).items():
+    source = output.source()
+    for name, record in source.get("files", {}).items():
         if _file_changed(record):
             return f"the file of {stage}.{name}, {record.get('path')}, has changed since"
-    for name, record in _inputs(output).items():
-        reason = _input_moved(run, plan, name, record)
+    for name, record in _inputs(source).items():
+        reason = _input_moved(run, plan, name, record, known)
         if reason:
             return reason
     return ""
 
 
-def _inputs(output: Output) -> dict[str, Mapping[str, Any]]:
-    records = output.source().get("inputs")
+def _inputs(source: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    records = source.get("inputs")
     found = records.items() if isinstance(records, dict) else ()
     return {name: record for name, record in found if name in STAGES and isinstance(record, dict)}
 
 
-def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any]) -> str:
+def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any], known: Known) -> str:
     try:
         now = counting_output(run, name, plan)
     except RunError as error:
@@ -209,11 +220,12 @@ def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any]) 
         return f"its input {name} comes from {now.stage.run.name} now, was {record.get('run')}"
     if now.number != record.get("output"):
         return f"its input {name} is output {now.number} now, was output {record.get('output')}"
-    if now.fingerprint is None:
+    data = now.fingerprint
+    if data is None:
         return f"its input {name} is being continued"
-    if now.fingerprint != record.get("fingerprint"):
+    if data != record.get("fingerprint"):
         return f"its input {name} was continued since (output {now.number})"
-    reason = stale(run, name, plan)
+    reason = stale(run, name, plan, known)
     return f"its input {name} is stale: {reason}" if reason else ""
 
 

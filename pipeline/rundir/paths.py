@@ -39,6 +39,9 @@ def number_of(name: str) -> int | None:
 
 def stay_inside(root: Path, path: Path) -> None:
     """Raise RunError when `path`, its links followed, lies outside `root`. It needn't be there yet."""
+    if not os.path.islink(path) and os.path.dirname(path) == str(root):
+        # nothing to follow, and `root` is where it is
+        return
     real_root, real = os.path.realpath(root), os.path.realpath(path)
     if os.path.commonpath([real_root, real]) != real_root:
         raise RunError(

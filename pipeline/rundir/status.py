@@ -63,7 +63,7 @@ class StageStatus:
     borrowed: str = ""
 
 
-def status(stage: StageDir, plan: Plan | None = None) -> StageStatus:
+def status(stage: StageDir, plan: Plan | None = None, known: lineage.Known | None = None) -> StageStatus:
     """The state of a stage under the newest plan (or the one given). Raises RunError when there is no readable plan."""
     plan = plan or stage.run.plan()
     running = locks.held(stage.lock_path)
@@ -72,21 +72,22 @@ def status(stage: StageDir, plan: Plan | None = None) -> StageStatus:
     if running and latest is not None and (attempt is None or latest.number > attempt.number):
         return StageStatus(StageState.RUNNING, attempt=latest.number, output=_output_number(latest), message="starting")
     if plan.stages[stage.stage].from_run and not running:
-        return _borrowed(stage, plan)
+        return _borrowed(stage, plan, known)
     if attempt is None:
         return _unstarted(stage, plan, running)
     found = _of_attempt(stage, attempt, running)
     found = replace(found, output=_output_number(attempt))
     if found.resumable:
         found = _checked_resumable(stage, plan, found)
-    reason = _stale(stage, plan)
+    reason = _stale(stage, plan, known)
     return replace(found, stale=bool(reason), stale_reason=reason)
 
 
 def run_status(run: RunDir, plan: Plan | None = None) -> dict[str, StageStatus]:
     """The status of every stage, in order."""
     plan = plan or run.plan()
-    return {name: status(run.stage(name), plan) for name in STAGES}
+    known: lineage.Known = {}
+    return {name: status(run.stage(name), plan, known) for name in STAGES}
 
 
 def newest_started(stage: StageDir) -> Attempt | None:
@@ -167,7 +168,7 @@ def _checked_resumable(stage: StageDir, plan: Plan, found: StageStatus) -> Stage
     return replace(found, resumable=False, message=message, remedy="Restart opens a new output")
 
 
-def _borrowed(stage: StageDir, plan: Plan) -> StageStatus:
+def _borrowed(stage: StageDir, plan: Plan, known: lineage.Known | None) -> StageStatus:
     name = plan.stages[stage.stage].from_run
     try:
         output = lineage.counting_output(stage.run, stage.stage, plan)
@@ -177,16 +178,16 @@ def _borrowed(stage: StageDir, plan: Plan) -> StageStatus:
         what = "has no output yet" if output is None else f"isn't complete (output {output.number})"
         remedy = f"Let {name.partition('/')[0]} finish {stage.stage}"
         return StageStatus(StageState.PENDING, message=f"{name} {what}", remedy=remedy, borrowed=name)
-    reason = _stale(stage, plan)
+    reason = _stale(stage, plan, known)
     return StageStatus(
         StageState.DONE, output=output.number, stale=bool(reason), stale_reason=reason, borrowed=name,
         message=f"borrowed from {output.name()}",
     )  # fmt: skip
 
 
-def _stale(stage: StageDir, plan: Plan) -> str:
+def _stale(stage: StageDir, plan: Plan, known: lineage.Known | None) -> str:
     try:
-        return lineage.stale(stage.run, stage.stage, plan)
+        return lineage.stale(stage.run, stage.stage, plan, known)
     except RunError as error:
         return error.message
 
