@@ -150,9 +150,14 @@ def bar(share: float | None, width: int, role: str, mark: float | None = None) -
 def runs(cells: Iterable[Span]) -> Line:
     """Neighbours of one role joined to one span."""
     out: list[Span] = []
+    texts: list[str] = []
+    current = ""
     for text, role in cells:
-        if out and out[-1][1] == role:
-            out[-1] = (out[-1][0] + text, role)
-        else:
-            out.append((text, role))
+        if role != current and texts:
+            out.append(("".join(texts), current))
+            texts = []
+        current = role
+        texts.append(text)
+    if texts:
+        out.append(("".join(texts), current))
     return tuple(out)

@@ -163,7 +163,13 @@ class ScriptedLink:
         self.spec = HostSpec("box", "box", "/data")
         self.state = LinkState(Kind.LIVE, age_s=0.1)
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.answers: dict[str, Any] = {"runs": [], "events": {"events": [], "cursor": {}}, "plan": {"revision": 1}}
+        self.answers: dict[str, Any] = {
+            "watch": {},
+            "unwatch": {},
+            "runs": [],
+            "events": {"events": [], "cursor": {}},
+            "plan": {"revision": 1},
+        }
         self.pushers: list[Callable[[str, dict[str, Any]], None]] = []
         self.observers: list[Callable[[LinkState], None]] = []
         self.confirmed: list[tuple[str, ...]] = []

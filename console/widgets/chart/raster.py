@@ -88,23 +88,18 @@ def compose(layers: Sequence[tuple[Sequence[int], str]], under: Sequence[Sequenc
 
     `under` holds what empty cells show: for each row one single-cell span a column.
     """
-    out: list[Line] = []
     glyphs, across, down = marks.glyphs, marks.across, marks.down
-    mask = (1 << down) - 1
-    width = len(under[0]) if under else 0
-    for index, row in enumerate(under):
-        cells = list(row)
-        shift = index * down
-        for layer, role in layers:
-            for cell in range(width):
-                if across == 2:
-                    left, right = layer[2 * cell], layer[2 * cell + 1]
-                    if not (left or right):
-                        continue
-                    pattern = (left >> shift & mask) | (right >> shift & mask) << 4
-                else:
-                    pattern = layer[cell] >> shift & mask
-                if pattern:
-                    cells[cell] = (glyphs[pattern], role)
-        out.append(runs(cells))
-    return out
+    full = (1 << down) - 1
+    rows = [list(row) for row in under]
+    width = len(rows[0]) if rows else 0
+    for layer, role in layers:
+        for cell in range(width):
+            left = layer[across * cell]
+            right = layer[across * cell + 1] if across == 2 else 0
+            dots = left | right
+            while dots:  # only cells with a dot in them are visited: most of a chart is empty
+                row = ((dots & -dots).bit_length() - 1) // down
+                shift = row * down
+                dots &= ~(full << shift)
+                rows[row][cell] = (glyphs[left >> shift & full | (right >> shift & full) << 4], role)
+    return [runs(row) for row in rows]

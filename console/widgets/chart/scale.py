@@ -32,7 +32,8 @@ class Scale:
             return (value - self.low) / (self.high - self.low)
         if value <= 0:
             return 0.0
-        return math.log(value / self.low) / math.log(self.high / self.low)
+        low = math.log(self.low)
+        return (math.log(value) - low) / (math.log(self.high) - low)
 
 
 def scale_of(values: Sequence[float], log: bool = False, room: float = 0.0) -> Scale:
