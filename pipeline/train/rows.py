@@ -36,7 +36,7 @@ def serving_mask(generated: npt.NDArray[np.bool_], cut: bool, steps: int) -> npt
     return mask
 
 
-def walk_start(generated: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def turns_of(generated: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Turns of a sequence as (last prompt position, position of the turn's last generated token).
 
     A turn that opens the sequence without a prompt starts at its own first token: there is no slot before it.
@@ -68,17 +68,17 @@ def serving_walk(
     steps = hits.shape[1]
     accepted = np.zeros(steps, dtype=np.int64)
     rounds = 0
-    turns = walk_start(generated)
+    turns = turns_of(generated)
     for number, (start, end) in enumerate(turns):
         open_end = cut and number == len(turns) - 1 and end == len(generated) - 1
         slot = start
-        while slot + 1 < end + (1 if open_end else 0):
+        while slot + 1 < end:
             known = end - slot - 1  # drafts whose true token is in the data
+            if open_end and known < steps:
+                break
             run = 0
             while run < min(steps, known) and hits[slot, run]:
                 run += 1
-            if open_end and run == known and run < steps:
-                break  # every known draft was accepted and the rest can't be judged
             rounds += 1
             accepted[:run] += 1
             slot += run + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipeline.config import Plan
+from pipeline.config import Plan, set_values
 from pipeline.rundir import RunDir
 from pipeline.stage import StageRun, run_stage
 
@@ -60,46 +61,49 @@ def tiny_samples(tiny_verifier: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.fixture(scope="session")
+def prepared(
+    tmp_path_factory: pytest.TempPathFactory, tiny_verifier: Path, tiny_samples: list[dict[str, Any]]
+) -> RunDir:
+    """A run whose first three stages are done. Copy it, don't touch it."""
+    from pipeline.extract.work import extract
+
+    plan = {"verifier": {"path": str(tiny_verifier), "name": "tiny"}, "volume": {"reserve_bytes": 0}}
+    run = RunDir.create(tmp_path_factory.mktemp("runs"), "r1", Plan.from_json(plan))
+
+    def generate(stage: StageRun) -> None:
+        with (stage.output / "samples.jsonl").open("w") as file, (stage.output / "tokenized.jsonl").open("w") as view:
+            for row in tiny_samples:
+                file.write(json.dumps(row) + "\n")
+                mask = [0] * len(row["prompt_ids"]) + [1] * len(row["output_ids"])
+                ids = row["prompt_ids"] + row["output_ids"]
+                view.write(json.dumps({"id": row["id"], "input_ids": ids, "loss_mask": mask}) + "\n")
+        stage.finish({"samples": len(tiny_samples)}, "samples")
+
+    def vocab(stage: StageRun) -> None:
+        counts = Counter(token for row in tiny_samples for token in row["output_ids"])
+        kept = sorted([token for token, _ in counts.most_common(DRAFT_VOCAB)])
+        kept += [token for token in range(VOCAB) if token not in kept][: DRAFT_VOCAB - len(kept)]
+        tokens = torch.tensor(sorted(kept))
+        inside = torch.zeros(VOCAB, dtype=torch.bool)
+        inside[tokens] = True
+        tables = {"d2t": tokens - torch.arange(len(tokens)), "t2d": inside}
+        save_file(tables, stage.output / "vocab.safetensors")
+        stage.finish({"size": len(tokens)}, "vocab")
+
+    for stage, body in (("generate", generate), ("extract", extract), ("vocab", vocab)):
+        assert run_stage(stage, body, ["--run", str(run.path)]) == 0
+    return run
+
+
 @pytest.fixture
-def make_run(tmp_path: Path, tiny_verifier: Path, tiny_samples: list[dict[str, Any]]) -> Callable[..., RunDir]:
-    """make_run(name="r1", train={…}, deploy={…}): a run whose first three stages are done."""
+def make_run(tmp_path: Path, prepared: RunDir) -> Callable[..., RunDir]:
+    """make_run("a", **{"train.epochs": 3}): a copy of the prepared run with these values in its plan."""
 
-    def make(name: str = "r1", **params: dict[str, Any]) -> RunDir:
-        from pipeline.extract.work import extract
-
-        stages = {stage: {"params": values} for stage, values in params.items()}
-        plan = {
-            "verifier": {"path": str(tiny_verifier), "name": "tiny"},
-            "volume": {"reserve_bytes": 0},
-            "stages": stages,
-        }
-        run = RunDir.create(tmp_path, name, Plan.from_json(plan))
-
-        def generate(stage: StageRun) -> None:
-            with (
-                (stage.output / "samples.jsonl").open("w") as file,
-                (stage.output / "tokenized.jsonl").open("w") as view,
-            ):
-                for row in tiny_samples:
-                    file.write(json.dumps(row) + "\n")
-                    mask = [0] * len(row["prompt_ids"]) + [1] * len(row["output_ids"])
-                    ids = row["prompt_ids"] + row["output_ids"]
-                    view.write(json.dumps({"id": row["id"], "input_ids": ids, "loss_mask": mask}) + "\n")
-            stage.finish({"samples": len(tiny_samples)}, "samples")
-
-        def vocab(stage: StageRun) -> None:
-            counts = Counter(token for row in tiny_samples for token in row["output_ids"])
-            kept = sorted([token for token, _ in counts.most_common(DRAFT_VOCAB)])
-            kept += [token for token in range(VOCAB) if token not in kept][: DRAFT_VOCAB - len(kept)]
-            tokens = torch.tensor(sorted(kept))
-            inside = torch.zeros(VOCAB, dtype=torch.bool)
-            inside[tokens] = True
-            tables = {"d2t": tokens - torch.arange(len(tokens)), "t2d": inside}
-            save_file(tables, stage.output / "vocab.safetensors")
-            stage.finish({"size": len(tokens)}, "vocab")
-
-        for stage, body in (("generate", generate), ("extract", extract), ("vocab", vocab)):
-            assert run_stage(stage, body, ["--run", str(run.path)]) == 0
+    def make(folder: str = "a", **values: object) -> RunDir:
+        shutil.copytree(prepared.path, tmp_path / folder / "r1", symlinks=True)
+        run = RunDir.open(tmp_path / folder / "r1")
+        run.write_plan(set_values(run.plan(), values), "test")
         return run
 
     return make
