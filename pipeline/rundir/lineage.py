@@ -79,7 +79,7 @@ def files_of(plan: Plan, stage: str) -> dict[str, dict[str, Any]]:
     """The files that shape a stage's output, by parameter: path, bytes, mtime_ns, sha256; missing ones are left out."""
     found = {}
     for name in _FILES:
-        value = getattr(plan.params(stage), name, "")
+        value = os.path.expanduser(getattr(plan.params(stage), name, ""))
         info = _stat(value) if value else None
         if info is not None:
             size, changed = info
