@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import functools
 import getpass
@@ -246,7 +247,8 @@ def _die_with_parent(stop: Callable[[], None]) -> None:
     def watch_input() -> None:
         while os.read(0, PIECE):
             pass
-        loop.call_soon_threadsafe(stop)
+        with contextlib.suppress(RuntimeError):  # the loop has ended for another reason
+            loop.call_soon_threadsafe(stop)
 
     threading.Thread(target=watch_input, daemon=True).start()
 

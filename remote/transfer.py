@@ -26,6 +26,7 @@ STALL_S = 120.0
 """Without a byte for this long, the transfer is tried anew."""
 HASH_S = 1800.0
 """The host may have to read what it has of a file before it answers."""
+BUSY_S = 2.0
 TRIES = 5
 """Losses in a row without a byte gained."""
 
@@ -138,7 +139,7 @@ async def fetch(link: Link, remote_path: str, local: Path, progress: OnProgress 
 
 
 async def _through_losses(link: Link, once: Callable[[Callable[[int], None]], Awaitable[Transferred]]) -> Transferred:
-    best = tries = 0
+    best = tries = waits = 0
 
     def gained(at: int) -> None:
         nonlocal best, tries
@@ -155,7 +156,13 @@ async def _through_losses(link: Link, once: Callable[[Callable[[int], None]], Aw
             tries += 1
             if tries >= TRIES:
                 raise
-        await asyncio.sleep(0.2)  # the link learns of the same loss a moment later
+            await asyncio.sleep(0.2)  # the link learns of the same loss a moment later
+        except RemoteError as error:
+            # the host has not noticed yet that the connection before this one is gone
+            waits += 1
+            if error.code != "busy" or not tries or waits * BUSY_S > STALL_S + BUSY_S:
+                raise
+            await asyncio.sleep(BUSY_S)
 
 
 async def _send(channel: Channel, file: BinaryIO, offset: int, size: int, sent: Callable[[int], None]) -> None:

@@ -129,6 +129,15 @@ def host(request: pytest.FixtureRequest) -> Target:
     return found
 
 
+@pytest.fixture
+def shared_code(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that are not about the upload: whatever root they use, the code is there after the first of them."""
+    shared = tmp_path_factory.getbasetemp() / "shared-code"
+    shared.mkdir(exist_ok=True)
+    (tmp_path / "root").mkdir(exist_ok=True)
+    (tmp_path / "root" / "code").symlink_to(shared)
+
+
 class Proxy:
     """A TCP proxy between the link and its server. ``mode`` may be changed at any moment:
 
@@ -161,6 +170,7 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, up: bool) -> None:
+        dead = False
         try:
             while data := await source.read(65536):
                 if up and self.limit is not None:
@@ -169,13 +179,14 @@ class Proxy:
                         self.limit = None
                         self.reset_all()
                         return
-                if self.mode == "swallow":
+                dead |= self.mode == "swallow"  # a connection that lost a byte is of no use any more
+                if dead:
                     continue
                 step = 1 if self.mode == "slice" else len(data)
                 for at in range(0, len(data), step):
                     sink.write(data[at : at + step])
                     await sink.drain()
-            if self.mode != "swallow":
+            if not dead:
                 sink.close()
         except OSError:
             pass
@@ -190,6 +201,11 @@ class Proxy:
         for writer in self._writers:
             self._reset(writer)
         self._writers.clear()
+
+    def end_old(self) -> None:
+        """Tells the server at last that the connections before the latest are gone."""
+        for writer in self._writers[:-2]:
+            self._reset(writer)
 
     async def close(self) -> None:
         self._server.close()

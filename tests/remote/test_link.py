@@ -37,15 +37,7 @@ QUICK = Pace(keepalive=0.2, ping=0.1, stale=0.5, silence=1.0, backoff=0.05, back
 PATIENT = replace(QUICK, backoff=1000, backoff_cap=1000, viewer_cap=0.05)
 
 
-@pytest.fixture(autouse=True)
-def _one_upload(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The code is put on each host once for all tests of this file."""
-    if "host" in request.fixturenames or "embedded" in request.fixturenames or "real" in request.fixturenames:
-        shared = tmp_path_factory.getbasetemp() / "code-of-the-link-tests"
-        shared.mkdir(exist_ok=True)
-        root = request.getfixturevalue("tmp_path") / "root"
-        root.mkdir(exist_ok=True)
-        (root / "code").symlink_to(shared)
+pytestmark = pytest.mark.usefixtures("shared_code")
 
 
 @asynccontextmanager
