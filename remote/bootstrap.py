@@ -109,7 +109,8 @@ async def open_shell(connection: Connection, script: str) -> tuple[Channel, str]
     except ChannelEnded as ended:
         await channel.close()
         raise BootstrapError(
-            f"The login shell of {host} ended before it ran our command." + _noise(ended.data, channel),
+            f"The login shell of {host} ended, or printed without end, instead of running our command."
+            + _noise(ended.data, channel),
             f"Try `ssh {host} true`: a shell that allows no login, or a startup file that exits, has to be changed.",
             "shell",
         ) from None
@@ -244,7 +245,7 @@ def _no_python(spec: HostSpec, wrong: str | None, others: str) -> BootstrapError
 
 def _install_failed(spec: HostSpec, facts: _Facts, detail: str) -> BootstrapError:
     try:
-        message = clean_text(str(json.loads(detail)["message"]))
+        message = clean_text(str(json.loads(detail)["message"])).rstrip(".")
     except (ValueError, KeyError, TypeError):
         message = "no reason given"
     return BootstrapError(

@@ -55,6 +55,7 @@ class LinkState:
 
     ``retry_in_s`` in BACKOFF only. ``rtt_ms`` and ``skew_s`` (the host's clock less ours) are the last known ones.
     ``error`` is what ``message`` and ``remedy`` come from: a HostKeyUnknown or HostKeyChanged has the fingerprints.
+    While LIVE, ``message`` tells what is not as one may think (Session.notes); usually it is empty.
     """
 
     kind: Kind = Kind.IDLE
@@ -306,7 +307,8 @@ class Link:
     def _set(self, kind: Kind, error: RemoteError | None = None) -> None:
         if kind is self._state.kind and error is self._state.error:
             return
-        message, remedy = (error.message, error.remedy) if error else ("", "")
+        notes = " ".join(self._session.notes) if self._session else ""
+        message, remedy = (error.message, error.remedy) if error else (notes, "")
         since = self._state.since_mono if kind is self._state.kind else time.monotonic()
         self._state = LinkState(kind, since, message, remedy, error=error)
         self._tell(self._observers, self.state)

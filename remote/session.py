@@ -7,6 +7,7 @@ stand before a key press or a heartbeat. A host that allows one session only get
 from __future__ import annotations
 
 import asyncio
+import importlib
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,6 +65,11 @@ class Session:
 
     def _client_of(self, agent: Agent, on_push: OnPush) -> AgentClient:
         return AgentClient(agent.channel, agent.hello, on_push, self._pace.ping, self._pace.silence)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as the person may think: settings that are not followed, code in another place."""
+        return (*self.connection.resolved.notes, *self.agent.notes)
 
     @property
     def heard_mono(self) -> float:
@@ -155,11 +161,12 @@ async def open_session(
 
     Raises the errors of resolve, open_connection and start_agent.
     """
-    resolved = await resolve(spec)
+    resolved, archive, _ = await asyncio.gather(
+        resolve(spec), asyncio.to_thread(build_archive), asyncio.to_thread(importlib.import_module, "asyncssh")
+    )
     connection = await open_connection(resolved, hostkeys, ask, pace.keepalive)
     try:
         on_bootstrap()
-        archive = await asyncio.to_thread(build_archive)
         agent = await start_agent(connection, spec, archive)
     except BaseException:
         await connection.close()

@@ -115,9 +115,9 @@ def main(argv: list[str], stream: BinaryIO) -> NoReturn:
                 code = unpack(tar, base, sha256[:16], "repair" in argv[3:])
                 break
             except OSError as error:
-                failures.append(f"{base}: {error.strerror}")
+                failures.append(f"The code cannot go to {base}: {error.strerror}.")
         else:
-            raise Unpackable("; ".join(failures))
+            raise Unpackable(" ".join(failures))
     except (Unpackable, OSError, ValueError, EOFError, tarfile.TarError) as error:
         say(f"{nonce} fail {json.dumps({'message': str(error)})}")
         sys.exit(1)
