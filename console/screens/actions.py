@@ -95,8 +95,10 @@ class RunActions(Screen[object]):
         intent = intents.stop(self.latest, now)
 
         def act(_: str) -> None:
+            # The whole run is asked, so that the conductor starts no next stage should this one end by itself just now.
             stage = intent.stage if isinstance(intent, Intent) else ""
-            self.perform(f"stop {stage}", lambda: self.collector.stop(stage), f"{stage} was asked to save and end")
+            done = f"{stage} was asked to save and end" if stage else "The run was asked to stop"
+            self.perform(f"stop {stage}".rstrip(), self.collector.stop, done)
 
         self.ask(intent, act)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from console.format import UNKNOWN, duration, full_count, percent, si_bytes
 from console.snapshot import Snapshot, StageView
-from console.widgets.looks import ACTIVE, ENDED_BADLY, active_stage, share_of, stop_clock
+from console.widgets.looks import ACTIVE, CONDUCTING, ENDED_BADLY, active_stage, conductor_of, share_of, stop_clock
 
 STARTABLE = frozenset({"PENDING", "STOPPED"}) | ENDED_BADLY
 
@@ -60,8 +60,14 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
         return refused
     assert snapshot is not None
     active = active_stage(snapshot.stages)
+    conductor, _ = conductor_of(snapshot)
+    if active is not None and conductor == "lost":
+        fact = f"{active.name} is {active.state} without a conductor. A new one takes over and goes on from here."
+        return Intent(f"Start {snapshot.run}", (fact,), (Answer("refuse", "Start"),))
     if active is not None:
         return Refusal(f"{active.name} is already {active.state}", "x stops it")
+    if conductor in CONDUCTING:
+        return Refusal(under_way(snapshot), "x stops it")
     planned = _planned(snapshot)
     stale = [stage for stage in planned if stage.stale]
     todo = [stage for stage in planned if stage.state in STARTABLE]
@@ -83,6 +89,14 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     keep = "Keep uses the outputs as they are."
     answers = (Answer("keep", "Keep"), Answer("rerun", "Rerun"))
     return Intent(title, (*reasons, rerun, keep, *facts), answers)
+
+
+def under_way(snapshot: Snapshot) -> str:
+    """What a run does between its stages: `demo is waiting for service vllm`."""
+    state, message = conductor_of(snapshot)
+    if state == "waiting" and message:
+        return f"{snapshot.run} is waiting for {message}"
+    return f"{snapshot.run} is between two stages"
 
 
 def _planned(snapshot: Snapshot) -> list[StageView]:
@@ -115,6 +129,9 @@ def stop(snapshot: Snapshot | None, now_host: float | None = None) -> Intent | R
         return refused
     assert snapshot is not None
     active = active_stage(snapshot.stages)
+    if active is None and conductor_of(snapshot)[0] in CONDUCTING:
+        facts = (f"{under_way(snapshot)}. It stops going on, and stops the services that it has started.", "s goes on.")
+        return Intent(f"Stop {snapshot.run}", facts, (Answer("stop", f"Stop {snapshot.run}"),))
     if active is None:
         return Refusal("No stage is at work", "s starts the run")
     if active.state == "STOPPING":
@@ -185,4 +202,6 @@ def leaving(snapshot: Snapshot | None) -> str:
         return f"Detached while {snapshot.link.state}. Whatever runs on {where} keeps going{last}."
     if active is not None:
         return f"Detached. {snapshot.run} keeps going on {where}: {active.name} is {active.state}."
+    if conductor_of(snapshot)[0] in CONDUCTING:
+        return f"Detached. {under_way(snapshot)} on {where}, and keeps going."
     return f"Detached. No stage of {snapshot.run} is at work on {where}."

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from console.format import full_count
+from console.screens.intents import under_way
 from console.snapshot import Snapshot
+from console.widgets.looks import CONDUCTING, conductor_of
 
 _WORTH_TELLING = {
     "generate": (
@@ -30,7 +32,9 @@ def what_follows(snapshot: Snapshot) -> tuple[str, ...]:
     if any(stage.state != "PENDING" for stage in snapshot.stages):
         return ("train draws its loss here",)
     planned = _planned(snapshot)
-    return ("s starts the run", "", *planned) if planned else ("s starts the run",)
+    state, _ = conductor_of(snapshot)
+    first = under_way(snapshot) if state in CONDUCTING else "s starts the run"
+    return (first, "", *planned) if planned else (first,)
 
 
 def _planned(snapshot: Snapshot) -> list[str]:

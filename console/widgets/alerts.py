@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from console.format import duration, si_bytes
 from console.snapshot import DiskView, LinkView, Snapshot, StageView
 from console.widgets.ink import Line, Span, fit
-from console.widgets.looks import ENDED_BADLY, TRYING
+from console.widgets.looks import ENDED_BADLY, TRYING, conductor_of
 from console.widgets.panel import Panel
 
 FULL_SOON_S = 6 * 3600.0
@@ -54,10 +54,21 @@ def alerts(snapshot: Snapshot | None, refusal: Alert | None = None, broken: Link
     for gpu in snapshot.gpus:
         if gpu.error:
             found.append(Alert("warn", f"GPU {gpu.index}: {gpu.error}"))
-    state, _, reason = snapshot.conductor.partition(": ")
-    if state == "FAILED" and reason and not any(stage.state == "FAILED" for stage in snapshot.stages):
-        found.append(Alert("bad", f"conductor: {reason}"))
+    found += _of_conductor(snapshot)
     return sorted(found, key=lambda alert: alert.role != "bad")
+
+
+def _of_conductor(snapshot: Snapshot) -> list[Alert]:
+    """Why the run does not go on, unless a stage has said it already."""
+    state, reason = conductor_of(snapshot)
+    told = any(stage.state in ENDED_BADLY | {"STOPPED"} or stage.stale for stage in snapshot.stages)
+    if state == "failed" and reason:
+        return [Alert("bad", reason)]
+    if state == "halted" and reason and not told:
+        return [Alert("bad", f"the run has halted: {reason}", "s starts it again")]
+    if state == "lost":
+        return [Alert("warn", "the conductor is gone: after this stage no other is started", "s starts it again")]
+    return []
 
 
 def _of_stage(stage: StageView) -> list[Alert]:

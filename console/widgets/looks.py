@@ -5,7 +5,7 @@ Glyphs are one cell wide in every common terminal font. Standard library only.
 
 from __future__ import annotations
 
-from console.snapshot import LinkView, StageView
+from console.snapshot import LinkView, Snapshot, StageView
 
 ACTIVE = frozenset({"RUNNING", "STOPPING"})
 ENDED_BADLY = frozenset({"FAILED", "KILLED", "INTERRUPTED", "LOST"})
@@ -39,6 +39,29 @@ TRYING = frozenset({"IDLE", "CONNECTING", "BOOTSTRAP"})
 
 CURRENT = frozenset({"LIVE"})
 """Link states in which the numbers on screen are current; in all others they fade."""
+
+
+CONDUCTING = frozenset({"running", "waiting"})
+"""Conductor states in which it goes from stage to stage by itself."""
+
+_SERVICES = {
+    "STARTING": ("○", "busy"),
+    "READY": ("●", "good"),
+    "STOPPING": ("▷", "warn"),
+    "FAILED": ("✗", "bad"),
+    "LOST": ("?", "bad"),
+}
+
+
+def conductor_of(snapshot: Snapshot) -> tuple[str, str]:
+    """(state in small letters, what it says): `waiting: service vllm`."""
+    state, _, message = snapshot.conductor.partition(": ")
+    return state.lower(), message
+
+
+def service_look(state: str) -> tuple[str, str] | None:
+    """(glyph, role); None for a service that nobody needs to know of: it is not up, and nothing is wrong with it."""
+    return _SERVICES.get(state)
 
 
 def stage_look(stage: StageView) -> tuple[str, str]:

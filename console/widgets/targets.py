@@ -15,9 +15,9 @@ from console.format import (
     short_count,
     si_bytes,
 )
-from console.snapshot import DiskView, Snapshot, StageView
-from console.widgets.ink import Line, Part, Span, bar, fit, heading, join, pad, right, width_of
-from console.widgets.looks import active_stage, share_of
+from console.snapshot import DiskView, ServiceView, Snapshot, StageView
+from console.widgets.ink import Line, Part, Span, bar, clip, fit, heading, join, pad, right, width_of
+from console.widgets.looks import active_stage, service_look, share_of
 from console.widgets.panel import Panel
 
 _LABEL = 8
@@ -27,7 +27,10 @@ _PERCENT = 5
 
 @dataclass(frozen=True)
 class Row:
-    """A labelled bar. `share` None draws none; `notes` stand at the end while there is room, in order of rank."""
+    """A labelled bar. `share` None draws none; `notes` stand at the end while there is room, in order of rank.
+
+    `alarm` is the role of a number that needs a person, empty for all others.
+    """
 
     label: str
     share: float | None
@@ -40,14 +43,23 @@ class Row:
 
 
 def target_rows(snapshot: Snapshot) -> list[Row]:
-    """The stage at work (unless it is told by its samples), samples, tokens, volume."""
-    rows = []
+    """Services in use, the stage at work (unless it is told by its samples), samples, tokens, volume."""
+    rows = [row for service in snapshot.services if (row := _service_row(service)) is not None]
     active = active_stage(snapshot.stages)
     if active is not None and active.unit not in {"samples", ""}:
         rows.append(_stage_row(active))
     generate = next((stage for stage in snapshot.stages if stage.name == "generate"), None)
     rows += [_samples_row(snapshot, generate), _tokens_row(snapshot), _volume_row(snapshot.disk)]
     return rows
+
+
+def _service_row(service: ServiceView) -> Row | None:
+    look = service_look(service.state)
+    if look is None:
+        return None
+    glyph, role = look
+    notes: tuple[Part, ...] = ((0, [(service.url, "dim")]),) if service.url else ()
+    return Row(clip(service.name, _LABEL - 1), None, role, f"{glyph} {service.state}", "", notes, None, role)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
@@ -133,7 +145,7 @@ def row_line(row: Row, width: int, bar_width: int, amount: int = _AMOUNT) -> Lin
         else:
             spans += bar(row.share, bar_width, row.role, row.mark)
         spans.append((" ", ""))
-    spans += [(right(row.amount, amount), "value"), (right(row.percent, _PERCENT), row.alarm or "value")]
+    spans += [(right(row.amount, amount), row.alarm or "value"), (right(row.percent, _PERCENT), row.alarm or "value")]
     room = width - width_of(spans) - 2
     if row.notes and room >= 4:
         order = sorted(range(len(row.notes)), key=lambda index: row.notes[index][0])

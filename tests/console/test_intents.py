@@ -179,3 +179,32 @@ def test_what_follows_needs_no_plan(scenes: Any) -> None:
     assert what_follows(replace(scenes.before_start(), plan={"stages": 7})) == ("s starts the run",)
     assert what_follows(replace(scenes.before_start(), stages=())) == ("waiting for the host",)
     assert what_follows(scenes.generating()) == ("train draws its loss here",)
+
+
+# ---------------------------------------------------------------- between two stages
+
+
+def waiting(scenes: Any) -> Any:
+    return replace(scenes.before_start(), conductor="waiting: service vllm")
+
+
+def test_a_run_that_waits_for_a_service_is_under_way(scenes: Any) -> None:
+    assert what_follows(waiting(scenes))[0] == "kimi-k25-10k is waiting for service vllm"
+    assert refusal(intents.start(waiting(scenes))) == "kimi-k25-10k is waiting for service vllm / x stops it"
+    assert "keeps going" in intents.leaving(waiting(scenes))
+
+
+def test_a_run_between_two_stages_can_be_stopped(scenes: Any) -> None:
+    intent = intents.stop(waiting(scenes))
+    assert keys(intent) == ["stop"]
+    assert isinstance(intent, Intent)
+    assert intent.stage == ""
+    assert "kimi-k25-10k is waiting for service vllm." in words(intent)
+    between = replace(scenes.done(), conductor="running", stages=scenes.stages("DONE"))
+    assert "between two stages" in words(intents.stop(between))
+
+
+def test_a_lost_conductor_is_replaced_under_a_running_stage(scenes: Any) -> None:
+    intent = intents.start(replace(scenes.training(), conductor="lost"))
+    assert keys(intent) == ["refuse"]
+    assert "train is RUNNING without a conductor" in words(intent)

@@ -60,7 +60,7 @@ async def test_every_binding_has_an_id_and_an_action(scenes: Any) -> None:
         ("failed", "s", ("tab", "enter"), ("start", "keep")),
         ("failed", "s", ("tab", "tab", "enter"), ("start", "rerun")),
         ("failed", "s", ("right", "right", "enter"), ("start", "rerun")),
-        ("training", "x", ("tab", "enter"), ("stop", "train")),
+        ("training", "x", ("tab", "enter"), ("stop", None)),
         ("failed", "r", ("tab", "enter"), ("resume", "train")),
         ("training", "K", (*"train", "enter"), ("kill", "train")),
         ("training", "right_square_bracket", (), ("select", "kimi-k25-lr3e5")),
@@ -154,7 +154,7 @@ async def test_a_slow_action_blocks_no_key(scenes: Any) -> None:
         collector.slow = True
         await pilot.press("x", "tab", "enter")
         await pilot.pause()
-        assert collector.calls == [("stop", "train")]
+        assert collector.calls == [("stop", None)]
         assert "stop train …" in scenes.screen_lines(app)[-1]
         await pilot.press("z")
         assert "chart" in app.screen.query_one("#chart").id

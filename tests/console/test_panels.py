@@ -178,7 +178,10 @@ def test_what_a_person_must_know_is_an_alert(scenes: Any) -> None:
     lost = GpuView(5, "", None, None, None, None, None, None, "GPU is lost")
     assert "GPU 5: GPU is lost" in told(gpus=(lost,))
     assert "5.73 TB is too much" in told(budget=replace(base.budget, fits=False, text="5.73 TB is too much"))
-    assert "conductor: no lock" in told(conductor="FAILED: no lock")
+    assert told(conductor="FAILED: there is no run demo") == "there is no run demo "
+    assert "halted: service vllm did not become ready" in told(conductor="halted: service vllm did not become ready")
+    assert "the conductor is gone" in told(conductor="lost")
+    assert told(conductor="running") == told(conductor="waiting: service vllm") == told(conductor="idle") == ""
     blocked = scenes.link("BLOCKED", message="The key was refused", remedy="Add the key to the host")
     assert told(link=blocked) == "The key was refused Add the key to the host"
 
@@ -271,6 +274,23 @@ def test_unknown_counts_are_dashes(scenes: Any) -> None:
     blank = replace(scenes.before_start(), disk=None, samples_target=None)
     rows = [row.split() for row in shown(target_lines(blank, 60, 5))[1:]]
     assert rows == [["samples", "—"], ["tokens", "—"], ["volume", "—"]]
+
+
+def test_services_in_use_are_told(scenes: Any) -> None:
+    services = (
+        ServiceView("vllm", "STARTING", "http://127.0.0.1:8000", ""),
+        ServiceView("sglang", "IDLE", "", ""),
+        ServiceView("a-very-long-name", "READY", "", ""),
+    )
+    rows = shown(target_lines(replace(scenes.before_start(), services=services), 80, 6))
+    assert rows[1].split() == ["vllm", "○", "STARTING", "http://127.0.0.1:8000"]
+    assert rows[2].split() == ["a-very…", "●", "READY"]
+    assert not any("sglang" in row for row in rows)
+
+
+def test_a_failed_stage_is_told_once(scenes: Any) -> None:
+    halted = replace(scenes.failed(), conductor="halted: train failed: CUDA ran out of memory")
+    assert [alert.message.split(":")[0] for alert in alerts(halted)] == ["train FAILED", "vocab STALE"]
 
 
 def test_rejected_samples_and_the_phase_are_told(scenes: Any) -> None:
