@@ -200,4 +200,3 @@ class _Deployment:
 
     def _file(self, name: str) -> Path:
         return self.stage.output / f"{name}.json"
-

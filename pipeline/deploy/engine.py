@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,8 @@ from pipeline.config import ServicePlan
 from pipeline.failure import StageError
 
 HOST = "127.0.0.1"
-END_GRACE_S = 10.0
+END_GRACE_S, KILL_GRACE_S = 10.0, 2.0
+"""Seconds after SIGTERM, and after SIGKILL (a dead child that nobody waits for stays in the group)."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -138,17 +139,15 @@ class Engine:
 
     def stop(self) -> None:
         """SIGTERM to the process group, SIGKILL once its time is over. Twice is fine."""
-        for number, patience in ((signal.SIGTERM, END_GRACE_S), (signal.SIGKILL, END_GRACE_S)):
+        for number, patience in ((signal.SIGTERM, END_GRACE_S), (signal.SIGKILL, KILL_GRACE_S)):
             try:
                 os.killpg(self.process.pid, number)
             except ProcessLookupError:
-                pass
-            try:
-                self.process.wait(patience)
-            except subprocess.TimeoutExpired:
-                continue
-            if not _group_lives(self.process.pid):
-                return
+                break
+            deadline = time.monotonic() + patience
+            while time.monotonic() < deadline and (self.process.poll() is None or _group_lives(self.process.pid)):
+                time.sleep(0.02)
+        self.process.wait()
 
     def __enter__(self) -> Engine:
         return self
@@ -174,11 +173,6 @@ def last_line(log: Path) -> str:
     except OSError:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
-
-def shell_words(argv: Sequence[str]) -> str:
-    """A command as one line for the log."""
-    return " ".join(argv)
 
 
 def _group_lives(group: int) -> bool:
