@@ -18,6 +18,7 @@ from console.screens.actions import RunActions
 from console.screens.arrangement import LOG_SIZES, Facts
 from console.screens.deck import Deck
 from console.screens.plan_summary import what_follows
+from console.screens.stage_clocks import StageClocks
 from console.snapshot import LinkView, Snapshot
 from console.widgets.acceptance import AcceptancePanel, acceptance_of
 from console.widgets.alerts import Alerts, alert_rows, alerts
@@ -66,6 +67,7 @@ class Overview(RunActions):
         self._held_back = 0
         self._facts = Facts()
         self._broken: LinkView | None = None
+        self._clocks = StageClocks()
         self.truth = Truth(id="truth")
         self.rail = Rail(id="rail")
         self.alerts = Alerts(id="alerts")
@@ -117,7 +119,7 @@ class Overview(RunActions):
         stale = snapshot.link.state not in CURRENT
         for panel in self.panels:
             panel.stale = stale
-        self.rail.show(snapshot.stages, snapshot.through, self.now_host(snapshot))
+        self._show_rail(snapshot)
         self.chart.show(snapshot.curves, what_follows(snapshot))
         self.targets.show(snapshot)
         self.gpus.show(snapshot.gpus, snapshot.gpu_note)
@@ -127,6 +129,10 @@ class Overview(RunActions):
         self.show_alerts()
         self.tick()
         self.ask_about_host_key(snapshot)
+
+    def _show_rail(self, snapshot: Snapshot) -> None:
+        stages = self._clocks.tick(snapshot.stages, snapshot.link.state in CURRENT, self.clock())
+        self.rail.show(stages, snapshot.through, self.now_host(snapshot))
 
     def show_alerts(self) -> None:
         """Alerts of the snapshot on show and of the last refused action; panels make room for them."""
@@ -156,7 +162,7 @@ class Overview(RunActions):
         self.truth.show(self.latest, Moment(since, clock, self._frozen, self._held_back))
         self.footer.show(self.idle_keys(), self.doing)
         if self.snapshot is not None and not self._frozen:
-            self.rail.show(self.snapshot.stages, self.snapshot.through, self.now_host(self.snapshot))
+            self._show_rail(self.snapshot)
 
     def now_host(self, snapshot: Snapshot) -> float:
         """Wall seconds on the host, by the skew that the link has measured (host minus this machine)."""

@@ -79,7 +79,7 @@ def _words(stage: StageView, width: int, now_host: float | None) -> list[Span]:
         times.append((f" {duration(stage.elapsed_s)}", "dim"))
     if stage.state in ACTIVE and stage.eta_s is not None:
         times.append((f" eta {duration(stage.eta_s)}", "value"))
-    elif stage.state not in {"DONE", "PENDING", "STOPPING"} and share_of(stage) is not None:
+    elif stage.state not in ACTIVE | {"DONE", "PENDING"} and share_of(stage) is not None:
         times = [(f" {percent(share_of(stage), 1.0)}", "dim")]
     if width_of(spans) + width_of(times) > width:
         times = times[-1:]

@@ -23,6 +23,8 @@ from console.widgets.panel import Panel
 _LABEL = 8
 _AMOUNT = 15
 _PERCENT = 5
+_IF_ROOM = 9
+"""Rank of a note for which no room is made."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def _service_row(service: ServiceView) -> Row | None:
     if look is None:
         return None
     glyph, role = look
-    notes: tuple[Part, ...] = ((0, [(service.url, "dim")]),) if service.url else ()
+    notes: tuple[Part, ...] = ((_IF_ROOM, [(service.url, "dim")]),) if service.url else ()
     return Row(clip(service.name, _LABEL - 1), None, role, f"{glyph} {service.state}", "", notes, None, role)
 
 
@@ -174,11 +176,12 @@ def target_lines(snapshot: Snapshot | None, width: int, height: int, with_headin
 
 def _notes_width(row: Row, width: int) -> int:
     """Room for the notes: for all of them in a wide panel, else for the first one."""
-    if not row.notes:
+    notes = [note for note in row.notes if note[0] < _IF_ROOM]
+    if not notes:
         return 0
     if width >= 84:
-        return sum(width_of(part) + 2 for _, part in row.notes)
-    return width_of(min(row.notes, key=lambda note: note[0])[1])
+        return sum(width_of(part) + 2 for _, part in notes)
+    return width_of(min(notes, key=lambda note: note[0])[1])
 
 
 def _heading_info(snapshot: Snapshot | None) -> list[Span]:

@@ -282,7 +282,7 @@ def test_services_in_use_are_told(scenes: Any) -> None:
         ServiceView("sglang", "IDLE", "", ""),
         ServiceView("a-very-long-name", "READY", "", ""),
     )
-    rows = shown(target_lines(replace(scenes.before_start(), services=services), 80, 6))
+    rows = shown(target_lines(replace(scenes.before_start(), services=services), 120, 6))
     assert rows[1].split() == ["vllm", "○", "STARTING", "http://127.0.0.1:8000"]
     assert rows[2].split() == ["a-very…", "●", "READY"]
     assert not any("sglang" in row for row in rows)
