@@ -9,6 +9,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -40,7 +41,15 @@ def target(tmp_path: Path, port: int, user: str, identity: str, pin: str) -> Tar
     store.pin("box", HostKey.parse(pin))
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
-    spec = HostSpec("box", f"127.0.0.1:{port}", str(root), user=user, identity_files=(identity,), ssh_config=False)
+    spec = HostSpec(
+        "box",
+        f"127.0.0.1:{port}",
+        str(root),
+        python=sys.executable,
+        user=user,
+        identity_files=(identity,),
+        ssh_config=False,
+    )
     return Target(spec, store, root)
 
 

@@ -61,10 +61,10 @@ async def test_the_code_is_uploaded_once_and_found_again(host: Any) -> None:
     assert leftovers(host.root) == [name]
 
 
-async def test_two_laptops_at_once_both_get_an_agent_of_one_folder(host: Any) -> None:
-    agents = await asyncio.gather(*(start(host) for _ in range(3)))
+async def test_two_laptops_at_once_both_get_an_agent_of_one_folder(real: Any) -> None:
+    agents = await asyncio.gather(*(start(real) for _ in range(3)))
     assert {agent.hello.agent for agent in agents} == {build_archive().name}
-    assert leftovers(host.root) == [build_archive().name]
+    assert leftovers(real.root) == [build_archive().name]
 
 
 async def test_the_command_is_safe_in_every_shell() -> None:
@@ -94,8 +94,9 @@ async def test_a_root_of_any_name_works(embedded: Any) -> None:
     assert (await start(embedded, root=str(root))).uploaded == 0
 
 
-async def test_a_root_in_the_home_folder(real: Any, sshd: Any) -> None:
-    agent = await start(real, root="~/deck")
+async def test_a_root_and_a_python_in_the_home_folder(real: Any, sshd: Any) -> None:
+    (sshd.home / "python").symlink_to(sys.executable)
+    agent = await start(real, root="~/deck", python="~/python")
     assert agent.hello.root == str(sshd.home / "deck")
 
 
@@ -133,7 +134,7 @@ def bashrc(sshd: Any) -> Path:
 @pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE)
 async def test_a_noisy_startup_file_does_no_harm(real: Any, bashrc: Path, noise: str, warm_root: str) -> None:
     bashrc.write_text(noise + "\n")
-    assert (await start(real, root=warm_root)).hello.root == warm_root
+    assert (await start(real, root=warm_root, python="")).hello.root == warm_root
 
 
 async def test_a_startup_file_that_exits_is_quoted(real: Any, bashrc: Path) -> None:
@@ -172,8 +173,8 @@ SHELLS = ["dash", "fish", "tcsh", "busybox sh"]
 async def test_other_login_shells(real: Any, shell: str) -> None:
     if shutil.which(shell.split()[0]) is None:
         pytest.skip(f"{shell} is not installed here")
-    assert (await start(real)).uploaded > 0
-    assert (await start(real)).uploaded == 0
+    assert (await start(real, python="")).uploaded > 0
+    assert (await start(real, python="")).uploaded == 0
 
 
 @pytest.mark.parametrize("embedded_python", ["/no/such/python3", "no-such-python3"])
@@ -210,7 +211,7 @@ async def test_a_host_without_python_says_what_was_found(
 ) -> None:
     old = stub(tmp_path / "stub" / "python3", "echo False 3.6.15 /opt/py36")
     monkeypatch.setattr(bootstrap, "PYTHONS", ("/nowhere/python3", old))
-    error = await refusal(embedded)
+    error = await refusal(embedded, python="")
     assert error.code == "python" and error.blocks
     assert "no Python 3.9 or newer" in error.message and f"{old} (3.6.15" in error.message
 
@@ -220,7 +221,7 @@ async def test_the_next_python_is_taken_when_the_first_is_too_old(
 ) -> None:
     old = stub(tmp_path / "stub" / "python3", "echo False 3.6.15 /opt/py36")
     monkeypatch.setattr(bootstrap, "PYTHONS", (old, sys.executable))
-    assert Path((await start(embedded, root=warm_root)).python).samefile(sys.executable)
+    assert Path((await start(embedded, root=warm_root, python="")).python).samefile(sys.executable)
 
 
 async def test_code_goes_to_the_home_folder_when_the_root_takes_none(real: Any, sshd: Any) -> None:
@@ -244,18 +245,21 @@ async def test_a_host_that_takes_the_code_nowhere_names_every_place(real: Any, s
 async def test_code_of_another_user_is_not_run(real: Any, sshd: Any) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make a folder that belongs to another")
+    main = real.root / "code" / build_archive().name / "remote" / "agent" / "__main__.py"
+    main.parent.mkdir(parents=True)
+    main.write_text("raise SystemExit('run as someone who did not ask for it')\n")
+    os.chown(main.parents[2], 12345, 12345)
     agent = await start(real)
-    os.chown(agent.code, 12345, 12345)
-    other = await start(real)
-    assert other.uploaded > 0 and other.code.startswith(str(sshd.home))
+    assert agent.uploaded > 0 and agent.code.startswith(str(sshd.home))
 
 
 async def test_damaged_code_is_replaced(embedded: Any) -> None:
-    code = Path((await start(embedded)).code)
-    (code / "remote" / "agent" / "agent.py").write_text("raise SystemExit('truncated by a crash')\n")
-    again = await start(embedded)
-    assert again.uploaded > 0 and again.hello.agent == code.name
-    assert "truncated" not in (code / "remote" / "agent" / "agent.py").read_text()
+    main = embedded.root / "code" / build_archive().name / "remote" / "agent" / "__main__.py"
+    main.parent.mkdir(parents=True)
+    main.write_text("")  # as a crash before the flush leaves it
+    agent = await start(embedded)
+    assert agent.uploaded > 0 and agent.hello.agent == build_archive().name
+    assert main.read_text() != ""
 
 
 async def test_an_agent_that_does_not_start_shows_its_last_words(
@@ -266,6 +270,7 @@ async def test_an_agent_that_does_not_start_shows_its_last_words(
     assert error.code in ("agent", "install") and "Not a directory" in error.message
 
 
+@pytest.mark.parametrize("host", ["real"], indirect=True)
 async def test_an_upload_that_was_cut_leaves_nothing_and_is_repeated(host: Any, proxy: Any) -> None:
     spec = host.through(proxy.port)
     connection = await open_connection(await resolve(spec), host.hostkeys)

@@ -29,6 +29,9 @@ from remote.errors import (
 from remote.hostkeys import HostKey, HostKeyStore
 from remote.resolve import Resolved, resolve
 
+EMBEDDED = pytest.mark.parametrize("host", ["embedded"], indirect=True)
+REAL = pytest.mark.parametrize("host", ["real"], indirect=True)
+
 
 @asynccontextmanager
 async def connected(host: Any) -> AsyncIterator[Connection]:
@@ -55,6 +58,7 @@ async def test_a_command_ended_by_a_signal_has_a_negative_status(host: Any) -> N
         assert (await connection.run("kill -9 $$")).status == -9
 
 
+@REAL
 async def test_much_stderr_does_not_stall_stdout(host: Any) -> None:
     command = "for i in 1 2 3 4 5 6 7 8; do head -c 1000000 /dev/zero >&2; echo $i; done"
     async with connected(host) as connection:
@@ -63,11 +67,13 @@ async def test_much_stderr_does_not_stall_stdout(host: Any) -> None:
     assert len(done.stderr) == 2048
 
 
+@EMBEDDED
 async def test_a_command_that_reads_nothing_may_be_given_much(host: Any) -> None:
     async with connected(host) as connection:
         assert (await connection.run("echo done", input=b"x" * 5_000_000)).stdout == b"done\n"
 
 
+@EMBEDDED
 async def test_a_command_that_takes_too_long_is_an_unknown_outcome(host: Any) -> None:
     async with connected(host) as connection:
         with pytest.raises(DeadlineExceeded):
@@ -131,6 +137,7 @@ async def test_a_key_a_person_confirms_is_pinned(host: Any, tmp_path: Path) -> N
     assert empty.get("box") == host.hostkeys.get("box")
 
 
+@EMBEDDED
 async def test_a_key_a_person_declines_stays_unknown(host: Any, tmp_path: Path) -> None:
     empty = HostKeyStore(tmp_path / "other")
 
@@ -157,6 +164,7 @@ async def test_a_changed_key_blocks_and_is_not_even_asked_about(host: Any, tmp_p
     assert store.get("box") == other
 
 
+@REAL
 async def test_a_pinned_kind_the_host_no_longer_has_is_a_changed_key(host: Any, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "ec"], check=True)
     store = HostKeyStore(tmp_path / "other")
@@ -174,6 +182,7 @@ async def test_a_wrong_key_names_what_was_tried(host: Any, tmp_path: Path) -> No
     assert caught.value.blocks and "authorized_keys" in caught.value.remedy
 
 
+@EMBEDDED
 async def test_no_key_at_all_is_an_authentication_failure(host: Any, tmp_path: Path) -> None:
     spec = replace(host.spec, identity_files=(str(tmp_path / "absent"),))
     with pytest.raises(AuthenticationError, match="no key at all"):
@@ -207,6 +216,7 @@ async def test_an_agent_that_is_gone_is_named(real: Any, tmp_path: Path) -> None
         await open_connection(resolved, real.hostkeys)
 
 
+@EMBEDDED
 async def test_a_refused_port_is_named(host: Any, unused_tcp_port: int) -> None:
     with pytest.raises(UnreachableError, match=f"127.0.0.1:{unused_tcp_port} refuses") as caught:
         await open_connection(await resolve(host.through(unused_tcp_port)), host.hostkeys)
@@ -274,6 +284,7 @@ async def test_a_server_that_is_no_ssh_server_is_recognised(answer: Answer, code
     assert caught.value.code == code and caught.value.remedy
 
 
+@EMBEDDED
 async def test_a_long_banner_before_the_version_is_no_obstacle(host: Any, proxies: list[Any]) -> None:
     port = int(host.spec.ssh.rpartition(":")[2])
 
@@ -332,6 +343,7 @@ async def test_a_proxy_command_carries_the_connection(real: Any, sshd: Any, tmp_
     await connection.close()
 
 
+@REAL
 async def test_closing_is_quick_when_the_network_swallows_everything(host: Any, proxy: Any) -> None:
     connection = await open_connection(await resolve(host.through(proxy.port)), host.hostkeys)
     channel = await connection.open_channel("exec cat")
@@ -341,6 +353,7 @@ async def test_closing_is_quick_when_the_network_swallows_everything(host: Any, 
         await connection.close()
 
 
+@REAL
 async def test_keepalive_ends_a_connection_nobody_answers_on(host: Any, proxy: Any) -> None:
     connection = await open_connection(await resolve(host.through(proxy.port)), host.hostkeys, keepalive_s=0.1)
     channel = await connection.open_channel("exec cat")

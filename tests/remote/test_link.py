@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("shared_code")
 
 @asynccontextmanager
 async def linked(target: Any, *, port: int = 0, pace: Pace = QUICK, **settings: Any) -> AsyncIterator[Link]:
-    spec = replace(target.through(port) if port else target.spec, python=sys.executable)
+    spec = target.through(port) if port else target.spec
     async with Link(spec, settings.pop("hostkeys", target.hostkeys), pace=pace, **settings) as link:
         yield link
 

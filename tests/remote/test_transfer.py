@@ -7,7 +7,6 @@ import hashlib
 import random
 import resource
 import stat
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,7 +28,7 @@ EMBEDDED = pytest.mark.parametrize("host", ["embedded"], indirect=True)
 
 @asynccontextmanager
 async def linked(target: Any, port: int = 0) -> AsyncIterator[Link]:
-    spec = replace(target.through(port) if port else target.spec, python=sys.executable)
+    spec = target.through(port) if port else target.spec
     async with Link(spec, target.hostkeys, pace=QUICK) as link:
         yield link
 
