@@ -14,6 +14,8 @@ from console.widgets.panel import Panel
 
 FULL_SOON_S = 6 * 3600.0
 """A volume that is full within this time is an alert: half a working day to act in."""
+HALF_FULL = 0.5
+"""Below this fill a rate measured over minutes says little: a large file that comes and goes would be an alert."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,13 @@ def _of_stage(stage: StageView) -> list[Alert]:
     return found
 
 
+def filling_up(disk: DiskView) -> bool:
+    """Whether the volume needs a person within hours."""
+    if disk.full_in_s is None or disk.full_in_s >= FULL_SOON_S:
+        return False
+    return not (disk.used is not None and disk.capacity and disk.used / disk.capacity < HALF_FULL)
+
+
 def _of_disk(disk: DiskView) -> list[Alert]:
     if disk.free is not None and disk.reserve is not None and disk.free <= disk.reserve:
         return [
@@ -93,7 +102,7 @@ def _of_disk(disk: DiskView) -> list[Alert]:
                 "free space, or lower generate.max_samples (e)",
             )
         ]
-    if disk.full_in_s is not None and disk.full_in_s < FULL_SOON_S:
+    if filling_up(disk):
         return [Alert("warn", f"volume {disk.path} reaches its reserve in {duration(disk.full_in_s)}")]
     return []
 

@@ -16,6 +16,7 @@ from console.format import (
     si_bytes,
 )
 from console.snapshot import DiskView, ServiceView, Snapshot, StageView
+from console.widgets.alerts import filling_up
 from console.widgets.ink import Line, Part, Span, bar, clip, fit, heading, join, pad, right, width_of
 from console.widgets.looks import active_stage, service_look, share_of
 from console.widgets.panel import Panel
@@ -76,8 +77,9 @@ def _stage_row(stage: StageView) -> Row:
         notes.append((0, [(stage.phase, "warn")]))
     if stage.rate is not None:
         notes.append((1, [(rate(stage.rate, stage.unit), "value")]))
-    amount = f"{short_count(stage.done)}/{short_count(stage.total)}"
-    return Row(stage.name, share_of(stage), "bar-stage", amount, percent(share_of(stage), 1.0), tuple(notes))
+    amount = f"{short_count(stage.done)}/{short_count(stage.total)}" if stage.total else short_count(stage.done)
+    share = share_of(stage)
+    return Row(stage.name, share, "bar-stage", amount, percent(share, 1.0) if share is not None else "", tuple(notes))
 
 
 def _samples_row(snapshot: Snapshot, generate: StageView | None) -> Row:
@@ -116,7 +118,7 @@ def _volume_row(disk: DiskView | None) -> Row:
     alarm = ""
     if disk.free is not None and disk.reserve is not None and disk.free <= disk.reserve:
         alarm = "bad"
-    elif disk.full_in_s is not None and disk.full_in_s < 6 * 3600:
+    elif filling_up(disk):
         alarm = "warn"
     notes: list[Part] = []
     if disk.full_in_s is not None and known(disk.full_in_s):

@@ -173,6 +173,7 @@ def test_what_a_person_must_know_is_an_alert(scenes: Any) -> None:
     assert told() == ""
     assert "full" not in told(disk=scenes.disk(2.31e12, 1e3))
     assert "reaches its reserve in 1h" in told(disk=scenes.disk(2.31e12, 1.5e8))
+    assert told(disk=scenes.disk(0.3e12, 1.5e8)) == "", "a burst on an empty volume"
     assert "free, the reserve is 100 GB" in told(disk=scenes.disk(2.95e12, None))
     assert "service vllm FAILED: out of memory" in told(services=(ServiceView("vllm", "FAILED", "", "out of memory"),))
     lost = GpuView(5, "", None, None, None, None, None, None, "GPU is lost")
