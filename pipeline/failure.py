@@ -5,7 +5,6 @@ Imports pipeline.config and pipeline.rundir. Knows torch's and safetensors' erro
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from pathlib import Path
 
 from pipeline.config import ConfigError, size_text
 from pipeline.rundir import RunError
+from pipeline.rundir.atomic import FULL
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _FULL_WORDS = ("No space left on device", "os error 28", "Disk quota exceeded", "os error 122")
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "Cannot allocate memory", "std::bad_alloc")
 _TORCH_WRITER = "PytorchStreamWriter failed writing file"
@@ -99,7 +98,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _full_path(error: BaseException, output: Path) -> Path | None:
     """Where a volume was full, when that is what is behind the error."""
     for link in _chain(error):
-        if isinstance(link, OSError) and link.errno in _FULL:
+        if isinstance(link, OSError) and link.errno in FULL:
             named = link.filename if isinstance(link.filename, (str, os.PathLike)) else None
             return Path(named) if named else output
         text = str(link)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -89,7 +90,7 @@ def _supervised(stage: StageDir, path: Path, body: Body) -> int:
     with ExitStack() as stack:
         if descriptor:
             stack.enter_context(Lock.inherited(stage.writer_lock_path, int(descriptor)))
-        return _run_body(attempt, body, sys.stdout, sys.stderr).code
+        return _run_body(attempt, body, _Log(), sys.stderr).code
 
 
 def _alone(stage: StageDir, restart: bool, body: Body) -> int:
@@ -115,7 +116,7 @@ def _alone(stage: StageDir, restart: bool, body: Body) -> int:
         log = stack.enter_context((attempt.path / "stage.log").open("a", encoding="utf-8", buffering=1))
         me = {"pid": os.getpid(), "start": process_start(os.getpid())}
         attempt.write_state(phase="running", supervisor=me, main=me, members=[])
-        ending = _run_body(attempt, body, _Both(sys.stdout, log), log)
+        ending = _run_body(attempt, body, _Log(log), log)
         attempt.write_state(phase="ended")
         attempt.write_exit(
             reason=ending.result,
@@ -133,7 +134,7 @@ def _run_body(attempt: Attempt, body: Body, log: _Log, details: TextIO) -> _Endi
     if _writes():
         _set_aside(spare)
     try:
-        run = StageRun(attempt, lambda line: print(line, file=log, flush=True))
+        run = StageRun(attempt, log.line)
         with _stop_signals(run):
             going_on = ", resumed" if run.resumed else ""
             run.log(f"{name}: attempt {attempt.number}, output {run.output.name}{going_on}")
@@ -155,8 +156,7 @@ def _run_body(attempt: Attempt, body: Body, log: _Log, details: TextIO) -> _Endi
     with contextlib.suppress(OSError):
         if run is not None:
             run.close()
-    with contextlib.suppress(OSError):
-        print(f"{name}: {ending.line()}", file=log, flush=True)
+    log.line(f"{name}: {ending.line()}")
     _write_outcome(attempt, ending, spare)
     return ending
 
@@ -207,23 +207,24 @@ def _stop_signals(run: StageRun) -> Iterator[None]:
             signal.signal(number, old)
 
 
-class _Both:
-    """Lines of a stage that runs alone: on the terminal and in stage.log."""
+class _Log:
+    """The stage's log: standard output, and stage.log too when nobody has joined the two. It never fails the stage."""
 
-    def __init__(self, *files: TextIO) -> None:
-        self._files = files
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file
 
-    def write(self, text: str) -> int:
-        for file in self._files:
-            file.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        for file in self._files:
-            file.flush()
-
-
-_Log = TextIO | _Both
+    def line(self, text: str) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                print(text, file=self._file, flush=True)
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EIO):
+                # the terminal or pipe is gone, the work isn't; what is left in the buffer goes nowhere
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, sys.stdout.fileno())
+                os.close(nowhere)
 
 
 def _set_aside(path: Path) -> None:

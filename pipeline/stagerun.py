@@ -17,8 +17,7 @@ from pipeline.config import LIVE, Plan, StageParams, size_text
 from pipeline.failure import StageError, mount_of
 from pipeline.rate import Rate, eta_s
 from pipeline.rundir import Attempt, JsonLines, Output, RunDir, RunError, recorded_inputs
-from pipeline.rundir.lineage import fingerprint as fingerprint_of
-from pipeline.rundir.lineage import shaping_params
+from pipeline.rundir.lineage import shaped_by
 
 _PROGRESS_EVERY_S, _POLL_EVERY_S, _LIVE_EVERY_S = 0.5, 0.1, 1.0
 
@@ -52,6 +51,7 @@ class StageRun:
         self._pending: dict[str, Any] | None = None
         self._metrics: JsonLines | None = None
         self._events: JsonLines | None = None
+        self._record_source()
 
     @property
     def main(self) -> bool:
@@ -171,7 +171,7 @@ class StageRun:
                 self.plan = dataclasses.replace(self.plan, stages=stages)
                 # on a full volume `finish` records it
                 with contextlib.suppress(OSError):
-                    self._record_params()
+                    self._record_source()
         return self.params
 
     def free_bytes(self) -> int:
@@ -198,14 +198,14 @@ class StageRun:
         if not fingerprint:
             raise ValueError("an output needs a fingerprint")
         if self.main:
-            self._record_params()
+            self._record_source()
             record = {
                 **report,
                 "schema": 1,
                 "stage": self.stage,
                 "fingerprint": fingerprint,
                 "counts": dict(counts),
-                "params": shaping_params(self.plan, self.stage),
+                "params": shaped_by(self.plan, self.stage)["params"],
                 "plan_revision": self.plan.revision,
                 "attempt": self.attempt.number,
                 "ended": time.time(),
@@ -221,12 +221,12 @@ class StageRun:
             if file is not None:
                 file.close()
 
-    def _record_params(self) -> None:
-        """Keep source.json saying what the output is really made with, after a live change."""
-        output, params = self.attempt.output(), shaping_params(self.plan, self.stage)
+    def _record_source(self) -> None:
+        """Keep source.json saying what the output is made with: the plan it is continued under, live changes."""
+        output, shaped = self.attempt.output(), shaped_by(self.plan, self.stage)
         source = output.source()
-        if self.main and source.get("params") != params:
-            output.write_source({**source, "params": params, "fingerprint": fingerprint_of(params)})
+        if self.main and any(source.get(name) != value for name, value in shaped.items()):
+            output.write_source({**source, **shaped})
 
     def _metric_row(self, row: Mapping[str, Any]) -> None:
         if not self.main:

@@ -18,6 +18,9 @@ from typing import Any
 TEMPORARY = ".tmp-"
 """Part of every temporary name; whatever carries it is worthless once its writer is gone."""
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a full volume or an exhausted quota answers."""
+
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

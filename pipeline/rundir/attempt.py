@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.rundir.atomic import encode, read_json, write_json, write_json_fast, write_new
-from pipeline.rundir.errors import RunError
+from pipeline.rundir.atomic import FULL, encode, read_json, write_json, write_json_fast, write_new
+from pipeline.rundir.errors import RunError, refuse_newer
 from pipeline.rundir.identity import alive, incarnation
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import number_of
@@ -44,7 +44,9 @@ class Attempt:
 
     def output(self) -> Output:
         """The output this attempt writes. Raises RunError when spec.json is unreadable."""
-        number = self.spec().get("output")
+        spec = self.spec()
+        refuse_newer(spec, self.path / "spec.json")
+        number = spec.get("output")
         if not isinstance(number, int):
             raise RunError(f"{self.path}/spec.json names no output", "Restart the stage")
         return self.stage.output(number)
@@ -56,18 +58,20 @@ class Attempt:
     def write_state(self, **fields: Any) -> dict[str, Any]:
         """Merge fields into state.json (one writer) and return it. The first call is the start of the attempt."""
         state, now = self.state(), time.time()
-        if not state:
+        first = not state
+        if first:
             self.begin()
             state = {"schema": 1, "phase": "starting", "incarnation": incarnation(), "started": now}
         state.update(fields, wall=now, mono=time.monotonic())
         write_json(self.path / "state.json", state)
+        if first and "output" in self.spec():
+            # only now: an output that loses its report has an attempt that says why
+            self.output().reopen()
         return state
 
     def begin(self) -> None:
-        """Make this attempt's output the current one and open for writing. Twice is fine."""
-        output = self.output()
-        output.reopen()
-        self.stage.point_current(output)
+        """Make this attempt's output the one that counts. Twice is fine."""
+        self.stage.point_current(self.output())
 
     def started(self) -> bool:
         return any((self.path / name).exists() for name in ("state.json", "outcome.json", "exit.json"))
@@ -115,7 +119,17 @@ class Attempt:
             raise ValueError(f"request {kind!r} is none of {REQUESTS}")
         folder = self.path / "control"
         folder.mkdir(mode=0o700, exist_ok=True)
-        return write_new(folder / kind, encode({"by": by, "t": time.time()}))
+        try:
+            return write_new(folder / kind, encode({"by": by, "t": time.time()}))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        # a full volume has no room for who asked, and most of all then a stop has to get through
+        try:
+            os.close(os.open(folder / kind, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
 
     def requested(self, kind: str) -> dict[str, Any] | None:
         """Who asked and when ({"by","t"}), or None."""

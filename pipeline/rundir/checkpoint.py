@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.rundir.atomic import TEMPORARY, fsync_folder, read_json, replace_link, temporary, write_json
-from pipeline.rundir.errors import RunError
+from pipeline.rundir.errors import RunError, refuse_newer
 from pipeline.rundir.paths import valid_name
 
 MANIFEST, LATEST = "manifest.json", "latest"
@@ -62,7 +62,10 @@ def write_checkpoint(
 
 
 def latest_checkpoint(parent: Path) -> Path | None:
-    """The newest checkpoint whose manifest holds (every file there with its size and sha256); None without one."""
+    """The newest checkpoint whose manifest holds (every file there with its size and sha256); None without one.
+
+    Raises RunError for one that a newer Eagledeck wrote.
+    """
     for path in sorted(_checkpoints(Path(parent)), key=_order, reverse=True):
         if holds(path):
             return path
@@ -81,6 +84,8 @@ def checkpoint_meta(path: Path) -> dict[str, Any]:
 def holds(path: Path) -> bool:
     """Whether every file that the manifest lists is there with its size and sha256."""
     manifest = read_json(path / MANIFEST)
+    if manifest is not None:
+        refuse_newer(manifest, path / MANIFEST)
     files = manifest.get("files") if manifest else None
     if not isinstance(files, dict):
         return False

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 
 class RunError(Exception):
     """Something about a run that can't be done. `message` says what and where, `remedy` what to do."""
@@ -12,6 +16,16 @@ class RunError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}. {self.remedy}" if self.remedy else self.message
+
+
+def refuse_newer(record: Mapping[str, Any], where: Path, known: int = 1) -> None:
+    """Raise RunError when a record's `schema` is higher than `known`: what it says may mean something else."""
+    schema = record.get("schema", known)
+    if not isinstance(schema, int) or schema > known:
+        raise RunError(
+            f"{where} was written by a newer Eagledeck (schema {schema}; this one reads up to {known})",
+            "Update Eagledeck, or use the version that wrote it",
+        )
 
 
 class PlanConflict(RunError):

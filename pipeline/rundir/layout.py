@@ -19,7 +19,7 @@ from typing import Any
 from pipeline.config import STAGES, ConfigError, Plan, set_values
 from pipeline.rundir.atomic import encode, fsync_folder, read_json, replace_link, temporary, write_json, write_new
 from pipeline.rundir.attempt import Attempt
-from pipeline.rundir.errors import PlanConflict, RunError
+from pipeline.rundir.errors import PlanConflict, RunError, refuse_newer
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import RESERVED, number_of, numbered, numbers, stay_inside, valid_name
 
@@ -73,12 +73,7 @@ class RunDir:
         identity = read_json(path / "run.json")
         if identity is None:
             raise RunError(f"There is no run at {path}", "Check the name; `eagledeck init` makes a new run")
-        schema = identity.get("schema")
-        if not isinstance(schema, int) or schema > SCHEMA:
-            raise RunError(
-                f"The run {path} was written by a newer Eagledeck (schema {schema}; this one reads up to {SCHEMA})",
-                "Update Eagledeck, or use the version that wrote it",
-            )
+        refuse_newer(identity, path / "run.json", SCHEMA)
         return cls(path)
 
     @property

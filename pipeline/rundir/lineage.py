@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.config import STAGES, DeployParams, Plan
 from pipeline.fields import HOW, TARGET, show
-from pipeline.rundir.errors import RunError
+from pipeline.rundir.errors import RunError, refuse_newer
 from pipeline.rundir.layout import RunDir, StageDir
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import stay_inside, valid_name
@@ -88,6 +88,17 @@ def files_of(plan: Plan, stage: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def shaped_by(plan: Plan, stage: str) -> dict[str, Any]:
+    """The part of source.json that follows from a plan: plan_revision, params, fingerprint, files."""
+    params = shaping_params(plan, stage)
+    return {
+        "plan_revision": plan.revision,
+        "params": params,
+        "fingerprint": fingerprint(params),
+        "files": files_of(plan, stage),
+    }
+
+
 def lender(run: RunDir, stage: str, plan: Plan) -> StageDir | None:
     """The other run's stage that `from_run` borrows from; None without one. Raises RunError when it isn't there."""
     wanted = plan.stages[stage].from_run
@@ -149,17 +160,19 @@ def input_record(output: Output) -> dict[str, Any]:
 def recorded_inputs(run: RunDir, output: Output) -> dict[str, Output]:
     """The outputs an output is made from, fingerprints checked. Raises RunError when one is gone or has changed."""
     found = {}
-    for name, record in _inputs(output.source()).items():
+    source = output.source()
+    refuse_newer(source, output.path / "source.json")
+    for name, record in _inputs(source).items():
         lent_by = str(record.get("run"))
         if not valid_name(lent_by):
             raise RunError(f"{output.path}/source.json names the run {lent_by!r}", f"Restart {output.stage.stage}")
-        source = RunDir.open(run.root / lent_by).stage(name).output(int(record.get("output", 0)))
-        if source.fingerprint != record.get("fingerprint"):
+        lent = RunDir.open(run.root / lent_by).stage(name).output(int(record.get("output", 0)))
+        if lent.fingerprint != record.get("fingerprint"):
             raise RunError(
-                f"{source.name()} has changed since {output.name()} was begun from it",
+                f"{lent.name()} has changed since {output.name()} was begun from it",
                 f"Restart {output.stage.stage}: it opens a new output",
             )
-        found[name] = source
+        found[name] = lent
     return found
 
 

@@ -63,9 +63,8 @@ class Output:
 
     @property
     def untouched(self) -> bool:
-        """Whether no attempt left anything in it but empty files."""
-        with os.scandir(self.path) as entries:
-            return all(_is_nothing(entry) for entry in entries)
+        """Whether no attempt left anything in it but empty files and folders."""
+        return _holds_nothing(self.path)
 
     def params(self) -> dict[str, Any]:
         """The parameters that shape it, live changes included."""
@@ -77,7 +76,14 @@ class Output:
         return f"{self.stage.run.name}/{self.stage.stage} output {self.number}"
 
 
+def _holds_nothing(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return all(_is_nothing(entry) for entry in entries)
+
+
 def _is_nothing(entry: os.DirEntry[str]) -> bool:
     if entry.name == SOURCE or TEMPORARY in entry.name:
         return True
+    if entry.is_dir(follow_symlinks=False):
+        return _holds_nothing(Path(entry.path))
     return entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_size == 0

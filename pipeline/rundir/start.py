@@ -16,7 +16,7 @@ from pipeline.fields import show
 from pipeline.rundir import lineage, locks
 from pipeline.rundir.atomic import fsync_folder, write_json
 from pipeline.rundir.attempt import Attempt
-from pipeline.rundir.errors import RunError
+from pipeline.rundir.errors import RunError, refuse_newer
 from pipeline.rundir.layout import StageDir
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import numbered, stay_inside
@@ -138,24 +138,23 @@ def _to_continue(stage: StageDir) -> Output | None:
 
 def _pick_output(stage: StageDir, plan: Plan, inputs: dict[str, Output], restart: bool) -> tuple[Output, bool]:
     output = None if restart else _to_continue(stage)
-    source: dict[str, Any] = {
-        "schema": 1,
-        "plan_revision": plan.revision,
-        "params": lineage.shaping_params(plan, stage.stage),
-        "fingerprint": lineage.fingerprint_params(plan, stage.stage),
-        "inputs": {name: lineage.input_record(found) for name, found in inputs.items()},
-        "borrowed": {name: plan.stages[name].from_run for name in inputs if plan.stages[name].from_run},
-        "files": lineage.files_of(plan, stage.stage),
-        "created": time.time(),
-    }
     if output is not None and not output.untouched:
+        refuse_newer(output.source(), output.path / "source.json")
         refusal = resume_refusal(stage, plan)
         if refusal:
             raise RunError(f"{stage.run.name}/{stage.stage} can't go on: {refusal}", "Restart opens a new output")
-        output.write_source({**source, "created": output.source().get("created", source["created"])})
+        # source.json follows when the stage is under way: until then, a complete output is what it says
         return output, True
     output = output or _unused(stage) or _opened(stage)
-    output.write_source(source)
+    output.write_source(
+        {
+            "schema": 1,
+            **lineage.shaped_by(plan, stage.stage),
+            "inputs": {name: lineage.input_record(found) for name, found in inputs.items()},
+            "borrowed": {name: plan.stages[name].from_run for name in inputs if plan.stages[name].from_run},
+            "created": time.time(),
+        }
+    )
     return output, False
 
 

@@ -26,6 +26,7 @@ from pipeline.rundir import (
     stale,
     status,
 )
+from pipeline.stagerun import StageRun
 
 Begin = Callable[..., Attempt]
 Complete = Callable[..., Output]
@@ -116,6 +117,7 @@ def test_a_new_output_makes_what_was_built_on_the_old_one_stale(done: RunDir, co
 def test_an_output_that_was_continued_makes_what_was_built_on_it_stale(done: RunDir, begin: Begin) -> None:
     done.change_plan({"generate.max_samples": "20000"}, "more")
     attempt = begin(done.stage("generate"))
+    StageRun(attempt, print)
     assert stale(done, "generate") == ""
     assert stale(done, "extract") == "its input generate is being continued"
     finish(done.stage("generate"), attempt, "more data")
@@ -125,7 +127,9 @@ def test_an_output_that_was_continued_makes_what_was_built_on_it_stale(done: Run
 
 def test_continued_to_the_same_data_is_not_stale(done: RunDir, begin: Begin) -> None:
     done.change_plan({"generate.max_samples": "20000"}, "there were no more prompts")
-    finish(done.stage("generate"), begin(done.stage("generate")), "one-generate-1")
+    attempt = begin(done.stage("generate"))
+    StageRun(attempt, print)
+    finish(done.stage("generate"), attempt, "one-generate-1")
     assert reasons(done) == {}
 
 

@@ -122,6 +122,26 @@ def test_kill_9_leaves_it_lost_and_resumable_at_once(run: RunDir, start: Start) 
     assert status(run.stage("generate")).state == "DONE"
 
 
+def test_a_terminal_that_goes_away_takes_nothing_with_it(run: RunDir, start: Start) -> None:
+    process = start(
+        """
+    stage.log("begun")
+    while not (stage.output / "go").exists():
+        time.sleep(0.005)
+    for number in range(1000):
+        stage.log("nobody reads this " * 10)
+    stage.finish({}, "abc")
+"""
+    )
+    process.hears("begun")
+    process.process.stdout.close()
+    (latest(run).output().path / "go").touch()
+    process.process.wait()
+    assert process.process.returncode == 0
+    assert status(run.stage("generate")).state == "DONE"
+    assert (latest(run).path / "stage.log").read_text().endswith("generate: done\n")
+
+
 def test_a_stage_error_is_one_line_and_no_traceback(run: RunDir, start: Start) -> None:
     process = start(
         "    raise StageError('The server answers\\n  without reasoning', 'Start vLLM with --reasoning-parser')"

@@ -21,8 +21,9 @@ from pipeline.rundir import (
     StageDir,
     process_start,
     resume_refusal,
-    write_json,
+    status,
 )
+from pipeline.stagerun import StageRun
 
 Start = Callable[..., Any]
 Begin = Callable[..., Attempt]
@@ -90,6 +91,7 @@ def test_an_output_that_got_nothing_is_used_again_under_any_plan(
 ) -> None:
     attempt = begin(generate)
     (attempt.output().path / "samples.jsonl").touch()
+    (attempt.output().path / "checkpoints" / "empty").mkdir(parents=True)
     change(run, generate__prompts="/data/right.jsonl")
     again = begin(generate)
     assert (again.output().number, again.spec()["resumed"]) == (1, False)
@@ -111,10 +113,13 @@ def test_what_shapes_the_data_cannot_change_halfway(
 
 def test_how_much_and_how_may_change_halfway(run: RunDir, generate: StageDir, begin: Begin, change: Change) -> None:
     save(begin(generate))
-    change(run, generate__max_samples="10000", generate__concurrency="4", generate__endpoint="http://other:8000/v1")
+    change(run, generate__max_samples="10001", generate__concurrency="4", generate__endpoint="http://other:8000/v1")
     attempt = begin(generate)
     assert attempt.spec()["resumed"] is True
-    assert attempt.output().source()["plan_revision"] == 2
+    assert attempt.output().source()["plan_revision"] == 1
+    StageRun(attempt, print)
+    source = attempt.output().source()
+    assert (source["plan_revision"], source["params"]["max_samples"]) == (2, 10_001)
 
 
 def test_a_complete_output_is_only_continued_when_it_is_to_become_more(
@@ -276,6 +281,34 @@ def test_killed_at_any_step_the_next_attempt_starts_all_the_same(
         assert stage.current() == attempt.output()
 
 
+def test_killed_at_any_step_of_going_on_with_what_is_complete(
+    tmp_path: Path,
+    run: RunDir,
+    begin: Begin,
+    complete: Complete,
+    change: Change,
+    every_crash: Callable[..., Iterator[int]],
+) -> None:
+    stage = run.stage("generate")
+    output = complete(stage)
+    change(run, generate__max_samples="20000")
+    pristine = tmp_path / "pristine"
+    shutil.copytree(run.path, pristine, symlinks=True)
+
+    def prepare() -> None:
+        shutil.rmtree(run.path)
+        shutil.copytree(pristine, run.path, symlinks=True)
+
+    seen = set()
+    for _ in every_crash(prepare, lambda: begin(stage)):
+        found = status(stage)
+        seen.add((str(found.state), output.complete))
+        assert resume_refusal(stage) == ""
+        assert begin(stage).output() == output
+    # what is DONE still has its report; what lost it has an attempt that says so
+    assert seen == {("DONE", True), ("LOST", True), ("LOST", False)}
+
+
 def test_a_full_volume_opens_no_attempt_that_looks_started(
     run: RunDir, generate: StageDir, begin: Begin, full_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,51 +327,6 @@ def test_a_folder_that_links_out_gets_no_attempt(generate: StageDir, tmp_path: P
     with Lock.acquire(generate.lock_path), pytest.raises(RunError, match="link that leaves"):  # type: ignore[union-attr]
         generate.new_attempt()
     assert os.listdir(tmp_path / "outside") == []
-
-
-def test_requests_are_left_once(generate: StageDir, begin: Begin) -> None:
-    attempt = begin(generate)
-    assert not attempt.stop_requested()
-    assert attempt.request("stop", by="anna") is True
-    assert attempt.request("stop", by="bert") is False
-    assert attempt.stop_requested()
-    assert (attempt.requested("stop") or {})["by"] == "anna"
-    assert attempt.requested("checkpoint") is None
-    attempt.request("checkpoint", by="bert")
-    attempt.answer("checkpoint")
-    attempt.answer("checkpoint")
-    assert attempt.requested("checkpoint") is None
-    assert os.listdir(attempt.path / "control") == ["stop"]
-    with pytest.raises(ValueError, match="is none of"):
-        attempt.request("../../stop", by="mallory")
-
-
-def test_an_attempt_without_a_readable_specification_names_it(generate: StageDir, begin: Begin) -> None:
-    attempt = begin(generate)
-    (attempt.path / "spec.json").write_text("")
-    with pytest.raises(RunError, match=r"spec\.json names no output"):
-        attempt.output()
-
-
-def test_records_refuse_unknown_words(generate: StageDir, begin: Begin) -> None:
-    attempt = begin(generate)
-    with pytest.raises(ValueError, match="is none of"):
-        attempt.write_exit(reason="finished")
-    with pytest.raises(ValueError, match="is none of"):
-        attempt.write_outcome("killed")
-    assert attempt.exit() is None
-    assert attempt.outcome() is None
-
-
-def test_state_is_merged_and_begins_with_the_incarnation(generate: StageDir, begin: Begin) -> None:
-    attempt = begin(generate)
-    started = attempt.state()["started"]
-    state = attempt.write_state(phase="stopping", members=[])
-    assert state["started"] == started
-    assert state["phase"] == "stopping"
-    assert set(state["incarnation"]) == {"boot_id", "pidns", "pid1_start"}
-    write_json(attempt.path / "state.json", {})
-    assert attempt.living() == []
 
 
 def test_the_default_python_is_this_one(generate: StageDir, begin: Begin) -> None:
