@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from functools import partial
 from pathlib import Path
 
-import torch
-
 from pipeline.config import ExtractParams
+from pipeline.extract.batch import compute
 from pipeline.extract.capture import Capture, pick_compute, pick_device, use_threads
+from pipeline.extract.disk import Disk
 from pipeline.extract.frozen import write_head, write_verifier_config
-from pipeline.extract.sequences import Entry, SequenceFile, Tokens, plan_batches, take_shard
-from pipeline.extract.teacher import teach
+from pipeline.extract.sequences import Entry, SequenceFile, plan_batches, take_shard
 from pipeline.geometry import Geometry, GeometryError, read_geometry
 from pipeline.rundir import JsonLines, read_jsonl
 from pipeline.rundir.atomic import TEMPORARY
-from pipeline.shards import DTYPES, HEAD, Sequence, ShardIndex, ShardStore, ShardWriter, read_index, token_bytes
+from pipeline.shards import (
+    DTYPES,
+    HEAD,
+    Sequence,
+    ShardIndex,
+    ShardInfo,
+    ShardStore,
+    ShardWriter,
+    read_index,
+    shard_name,
+    shard_number,
+    token_bytes,
+)
 from pipeline.stage import StageError, StageRun, Stopped
 
 REJECTS = "rejects.jsonl"
@@ -55,6 +67,12 @@ def verifier_geometry(folder: Path) -> Geometry:
     return geometry
 
 
+def _append(writer: ShardWriter, sequences: list[Sequence]) -> list[Sequence]:
+    for sequence in sequences:
+        writer.append(sequence)
+    return sequences
+
+
 class _Extraction:
     def __init__(
         self, stage: StageRun, params: ExtractParams, folder: Path, geometry: Geometry, source: SequenceFile
@@ -68,7 +86,10 @@ class _Extraction:
         self._total = sum(entry.length for entry in source.entries)
         self._tokens = self._index.tokens
         self._sequences = self._index.sequences
-        self._started_with = self._tokens
+        # an empty shard leaves a gap, so the number follows from the last name
+        self._number = shard_number(self._index.shards[-1].file) + 1 if self._index.shards else 0
+        self._disk = Disk()
+        self._writers: list[ShardWriter] = []
 
     def _open_index(self) -> ShardIndex:
         """The index to go on with; what isn't in it was being written when an earlier attempt ended."""
@@ -87,8 +108,8 @@ class _Extraction:
         index = found or wanted
         listed = {shard.file for shard in index.shards}
         for path in self._out.iterdir():
-            shard = path.name.startswith("shard-") and path.name not in listed
-            if shard or path.name.endswith(".part") or TEMPORARY in path.name:
+            unlisted = path.name.startswith("shard-") and path.name not in listed
+            if unlisted or path.name.endswith(".part") or TEMPORARY in path.name:
                 path.unlink()
         return index
 
@@ -113,20 +134,30 @@ class _Extraction:
     def _capture_all(self, entries: list[Entry]) -> None:
         threads = use_threads(self._params.threads)
         device = pick_device(self._params.device)
-        compute = pick_compute(self._params.compute, device)
-        capture = Capture(self._folder, self._geometry, device=device, dtype=compute)
+        precision = pick_compute(self._params.compute, device)
+        capture = Capture(self._folder, self._geometry, device=device, dtype=precision)
         self._stage.log(
-            f"{capture.name} on {device} in {str(compute).removeprefix('torch.')}, {threads} CPU threads; "
+            f"{capture.name} on {device} in {str(precision).removeprefix('torch.')}, {threads} CPU threads; "
             f"{len(entries)} sequences to do, {self._sequences} done"
         )
         if not (self._out / HEAD).exists():
             self._freeze(capture)
         pending = deque(plan_batches(entries, self._params.batch_tokens))
-        with JsonLines(self._out / REJECTS) as rejects:
+        try:
             while pending:
-                self._write_shard(pending, capture, rejects)
+                self._write_shard(pending, capture)
                 if self._stage.stopping():
+                    self._disk.drain()
                     raise Stopped
+            self._disk.drain()
+        except StageError:
+            # no room, say: the shards that were handed over are whole, and a resume goes on behind them
+            self._disk.drain()
+            raise
+        finally:
+            self._disk.close()
+            for writer in self._writers:
+                writer.abort()
 
     def _freeze(self, capture: Capture) -> None:
         self._stage.check_space(2 * capture.head.numel() * self._dtype.itemsize)
@@ -135,67 +166,51 @@ class _Extraction:
         if not write_head(self._out, layer=capture.layers[-1], **weights):
             self._stage.event("warning", "the verifier's last layer is not of Llama's type: train can't start from it")
 
-    def _write_shard(self, pending: deque[list[Entry]], capture: Capture, rejects: JsonLines) -> None:
+    def _write_shard(self, pending: deque[list[Entry]], capture: Capture) -> None:
         """Fills one shard from the front of `pending`; a stop or a checkpoint request closes it early."""
         batches = take_shard(pending, self._token_bytes, self._params.shard_bytes)
-        tokens = sum(entry.length for batch in batches for entry in batch)
-        self._stage.check_space(tokens * self._token_bytes)
-        path = self._out / f"shard-{len(self._index.shards):05d}.safetensors"
-        ids = [entry.id for batch in batches for entry in batch]
-        writer = ShardWriter(path, ids=ids, tokens=tokens, hidden_size=self._geometry.hidden_size, dtype=self._dtype)
-        try:
-            while batches and not self._stage.stopping() and not self._stage.checkpoint_requested():
-                batch = [self._source.read(entry) for entry in batches.popleft()]
-                for sequence in self._states(batch, capture):
-                    self._keep(sequence, writer, rejects)
-                self._report()
-            self._report(phase="saving")
-            info = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
+        entries = [entry for batch in batches for entry in batch]
+        tokens = sum(entry.length for entry in entries)
+        self._stage.check_space(tokens * self._token_bytes + self._disk.waiting_bytes)
+        writer = ShardWriter(
+            self._out / shard_name(self._number),
+            ids=[entry.id for entry in entries],
+            tokens=tokens,
+            hidden_size=self._geometry.hidden_size,
+            dtype=self._dtype,
+        )
+        self._writers.append(writer)
+        self._number += 1
+        while batches and not self._stage.stopping() and not self._stage.checkpoint_requested():
+            batch = [self._source.read(entry) for entry in batches.popleft()]
+            computed = compute(batch, capture, self._dtype)
+            self._reject(computed.bad)
+            self._disk.submit(partial(_append, writer, computed.sequences), self._count, self._size(computed.sequences))
+            self._report()
         pending.extendleft(reversed(batches))
+        self._disk.submit(writer.close, partial(self._closed, writer))
+
+    def _size(self, sequences: list[Sequence]) -> int:
+        return sum(len(one.input_ids) for one in sequences) * self._token_bytes
+
+    def _count(self, sequences: list[Sequence]) -> None:
+        self._sequences += len(sequences)
+        self._tokens += sum(len(one.input_ids) for one in sequences)
+
+    def _closed(self, writer: ShardWriter, info: ShardInfo | None) -> None:
+        self._writers.remove(writer)
         if info is not None:
             self._index = self._index.with_shard(info)
             self._index.write(self._out)
             self._stage.event("saved", f"{info.file}: {info.sequences} sequences, {info.tokens} tokens")
         self._report()
 
-    def _states(self, batch: list[Tokens], capture: Capture) -> list[Sequence]:
-        lengths = [len(one.input_ids) for one in batch]
-        padded = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
-        for row, one in enumerate(batch):
-            padded[row, : lengths[row]] = torch.from_numpy(one.input_ids)
-        real = torch.arange(padded.shape[1])[None, :] < torch.tensor(lengths)[:, None]
-        states = capture.states(padded)
-        real = real.to(states.last.device)
-        aux, last = states.aux[real].to(self._dtype), states.last[real].to(self._dtype)
-        argmax, logsumexp = teach(last, capture.head)
-        parts = zip(
-            batch,
-            aux.cpu().split_with_sizes(lengths),
-            last.cpu().split_with_sizes(lengths),
-            argmax.cpu().split_with_sizes(lengths),
-            logsumexp.cpu().split_with_sizes(lengths),
-        )
-        return [
-            Sequence(
-                one.id, a, s, torch.from_numpy(one.input_ids), torch.from_numpy(one.loss_mask), m, z, one.truncated
-            )
-            for one, a, s, m, z in parts
-        ]
-
-    def _keep(self, sequence: Sequence, writer: ShardWriter, rejects: JsonLines) -> None:
-        self._tokens += len(sequence.input_ids)
-        states = {"aux": sequence.aux, "last": sequence.last, "logsumexp": sequence.logsumexp}
-        bad = [name for name, tensor in states.items() if not torch.isfinite(tensor).all()]
-        if not bad:
-            writer.append(sequence)
-            self._sequences += 1
-            return
-        self._rejected.add(sequence.id)
-        rejects.append({"id": sequence.id, "cause": "not_finite", "detail": f"NaN or infinity in {', '.join(bad)}"})
-        self._stage.event("reject", f"{sequence.id}: NaN or infinity in {', '.join(bad)}")
+    def _reject(self, bad: dict[str, str]) -> None:
+        for name, tensors in bad.items():
+            self._rejected.add(name)
+            with JsonLines(self._out / REJECTS) as rejects:
+                rejects.append({"id": name, "cause": "not_finite", "detail": f"NaN or infinity in {tensors}"})
+            self._stage.event("reject", f"{name}: NaN or infinity in {tensors}")
         if len(self._rejected) >= _HOPELESS and len(self._rejected) >= self._sequences:
             raise StageError(
                 f"{len(self._rejected)} sequences have hidden states that are not finite",
@@ -211,9 +226,9 @@ class _Extraction:
             "shards": len(self._index.shards),
         }
 
-    def _report(self, phase: str = "running") -> None:
-        written = (self._tokens) * self._token_bytes
-        self._stage.progress(self._tokens, self._total, "tokens", counts=self._counts(), bytes=written, phase=phase)
+    def _report(self) -> None:
+        written = self._tokens * self._token_bytes
+        self._stage.progress(self._tokens, self._total, "tokens", counts=self._counts(), bytes=written)
 
     def _finish(self) -> None:
         if not self._index.shards:

@@ -4,11 +4,11 @@ May import torch, pipeline.rundir and pipeline.stage. The format is in `layout`.
 """
 
 from pipeline.shards.index import ShardError, ShardIndex, ShardInfo, read_index
-from pipeline.shards.layout import DTYPES, HEAD, INDEX, VERIFIER_CONFIG, Sequence, token_bytes
+from pipeline.shards.layout import DTYPES, HEAD, INDEX, VERIFIER_CONFIG, Sequence, shard_name, shard_number, token_bytes
 from pipeline.shards.store import ShardStore
 from pipeline.shards.writer import ShardWriter
 
 __all__ = [
     "DTYPES", "HEAD", "INDEX", "VERIFIER_CONFIG", "Sequence", "ShardError", "ShardIndex", "ShardInfo", "ShardStore",
-    "ShardWriter", "read_index", "token_bytes",
+    "ShardWriter", "read_index", "shard_name", "shard_number", "token_bytes",
 ]  # fmt: skip

@@ -52,6 +52,14 @@ class Sequence:
     truncated: bool
 
 
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}.safetensors"
+
+
+def shard_number(name: str) -> int:
+    return int(name.removeprefix("shard-").partition(".")[0])
+
+
 def token_bytes(hidden_size: int, dtype: torch.dtype) -> int:
     """Bytes of one token in a shard: four states, argmax, log-sum-exp, id and mask."""
     return 4 * hidden_size * dtype.itemsize + 3 * 4 + 1

@@ -296,7 +296,6 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path: Path, tiny_ve
         "index.json",
         "head.safetensors",
         "verifier_config.json",
-        "rejects.jsonl",
         "report.json",
         "source.json",
     }
