@@ -25,7 +25,7 @@ from remote.protocol import Decoder, Failure, Hello, Push, Reply, Request, Split
 CODE = Path(__file__).resolve().parents[3]
 
 DOUBLE = '''#!{python}
-"""Stands in for a stage: counts in its output, one line a step, resumable, stoppable. Called like the Python it replaces."""
+"""Stands in for a stage: counts in its output, one line a step, resumable, stoppable. Called like a Python."""
 import json, os, sys, time
 sys.path.insert(0, os.getcwd())
 from pipeline.stage import StageError, Stopped, run_stage
@@ -43,7 +43,7 @@ def body(run):
                 raise Stopped()
             if step == how.get("fail_at") and not run.resumed:
                 raise StageError("the double fails", "resume it")
-            time.sleep(how.get("pause", 0.02))
+            time.sleep(how.get("pause", 0.002))
             file.write(f"{{step}}\\n")
             run.metric(step, values={{"train/loss": 1 / step}})
             run.progress(step, steps, "steps", counts={{"samples": step, "tokens": step * 10}})
@@ -70,8 +70,9 @@ class AgentProcess:
     def __init__(self, root: Path, silence_s: float | None = None) -> None:
         argv = [*starting.command("serve", "--root", str(root), "--nonce", "@@n@@")]
         if silence_s is not None:
-            code = f"from pathlib import Path; from remote.agent.agent import serve; serve(Path({str(root)!r}), '@@n@@', silence_s={silence_s})"
-            argv = [sys.executable, "-B", "-c", code]
+            code = "import sys; from pathlib import Path; from remote.agent.agent import serve; "
+            code += "serve(Path(sys.argv[1]), '@@n@@', silence_s=float(sys.argv[2]))"
+            argv = [sys.executable, "-B", "-c", code, str(root), str(silence_s)]
         self.process = subprocess.Popen(argv, cwd=CODE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._splitter, self._decoder = Splitter(), Decoder()
         self._ready: list[Any] = []
@@ -252,6 +253,7 @@ def supervise(host: Host) -> Callable[..., Supervised]:
     """Runs ``code`` as a stage of a fresh run; keyword arguments change the plan of generate."""
 
     def begin(code: str, name: str = "r1", **changes: object) -> Supervised:
+        changes = {"grace_s": "1", **changes}
         plan = set_values(Plan(), {f"generate.{key}": value for key, value in changes.items()})
         stage = RunDir.create(host.root, name, plan).stage("generate")
         with starting.locked(stage, name) as lock:

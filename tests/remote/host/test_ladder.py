@@ -49,7 +49,7 @@ def test_stop_climbs_rung_by_rung():
 def test_the_main_process_goes_first():
     ladder = Ladder(POLICY)
     ladder.kill(0.0)
-    assert [member for member, _ in ladder.orders(0.0, MAIN, [TWO, MAIN, ONE])][0] == MAIN
+    assert next(member for member, _ in ladder.orders(0.0, MAIN, [TWO, MAIN, ONE])) == MAIN
 
 
 def test_elastic_launchers_get_no_interrupt():

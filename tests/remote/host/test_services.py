@@ -63,7 +63,7 @@ def service_pid(host):
 
 
 def test_a_stage_gets_a_service_that_is_ready_and_gives_it_back(host, wait_for):
-    run = make(host, command=server(host, wait=1.0))
+    run = make(host, command=server(host, wait=0.5))
     start_conductor(run.path, {"through": "extract"})
     wait_for(lambda: not held(run.path / "conductor" / "lock"), 60)
     assert [status(run.stage(stage)).state for stage in ("generate", "extract")] == [StageState.DONE] * 2
@@ -132,8 +132,9 @@ def test_a_changed_definition_starts_it_anew(host):
     assert process_start(pid) is None
 
 
-def test_a_failure_after_it_was_ready_is_restarted_a_few_times(host, wait_for):
-    run = make(host, command=server(host, life=1.0))
+def test_a_failure_after_it_was_ready_is_restarted_a_few_times(host, wait_for, monkeypatch):
+    monkeypatch.setattr(services, "RESTARTS", 2)
+    run = make(host, command=server(host, life=0.7))
     ensure(run)
     messages = []
     for _ in range(services.RESTARTS):

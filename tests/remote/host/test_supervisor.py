@@ -25,7 +25,8 @@ import json, os, sys, time
 from pathlib import Path
 def outcome(result, **more):
     folder = sorted((Path(sys.argv[1]) / "generate" / "attempts").iterdir())[-1]
-    (folder / "outcome.json").write_text(json.dumps({"result": result, "message": "", "remedy": "", "resumable": True, "ended": time.time(), **more}))
+    said = {"result": result, "message": "", "remedy": "", "resumable": True, "ended": time.time(), **more}
+    (folder / "outcome.json").write_text(json.dumps(said))
 """
 
 
@@ -136,9 +137,11 @@ def members_of(stage):
 
 @pytest.mark.parametrize("how", ["kill", "main dies", "main ends"])
 def test_nothing_survives(supervise, wait_for, how):
-    stage = supervise(TREE + ("time.sleep(2)" if how == "main ends" else "time.sleep(120)"), grace_s="1")
+    stage = supervise(TREE + "while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.1)", grace_s="1")
     wait_for(lambda: len(members_of(stage)) >= 7)
     pids = members_of(stage)
+    if how == "main ends":
+        (stage.stage.run.path / "go").touch()
     if how == "kill":
         stage.attempt.request("kill", "test")
     elif how == "main dies":
@@ -218,10 +221,12 @@ def test_adopted_tree_leaves_no_survivor(supervise, wait_for):
 
 
 def test_done_while_lost(supervise, wait_for):
-    stage = supervise(OUTCOME + "print('up', flush=True); time.sleep(2); outcome('done', resumable=False)")
+    wait = "print('up', flush=True)\nwhile not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.05)\n"
+    stage = supervise(OUTCOME + wait + "outcome('done', resumable=False)")
     wait_for(lambda: up(stage))
     os.kill(stage.supervisor, signal.SIGKILL)
     wait_for(lambda: stage.state() == "LOST")
+    (stage.stage.run.path / "go").touch()
     wait_for(lambda: stage.state() == "DONE")
 
 

@@ -98,7 +98,10 @@ def test_memory_falls_back_to_its_first_version_then_to_none():
 
 
 def test_a_lost_card_keeps_its_row_and_leaves_the_others():
-    lost = {(name, 1): 15 for name in (*FIELDS, "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2")}
+    lost = {
+        (name, 1): 15
+        for name in (*FIELDS, "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2")
+    }
     rows = sample(Nvml(Library(cards=3, codes=lost)))["gpus"]
     assert [row["error"] != "" for row in rows] == [True, False, False]
     assert "lost" in rows[0]["error"]
@@ -155,7 +158,7 @@ def test_without_the_library_nvidia_smi_is_asked(monkeypatch, tmp_path):
     smi.write_text("#!/bin/sh\necho '0, NVIDIA H200, 83.16, 700.00, [N/A], 615, 143771, 39'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    made = reader("import sys; sys.stdin.readline(); print('{\"gpus\": [], \"note\": \"\", \"missing\": true}')", monkeypatch)
+    made = reader('import sys; sys.stdin.readline(); print(\'{"gpus": [], "note": "", "missing": true}\')', monkeypatch)
     row = made.read()["gpus"][0]
     assert (row["name"], row["power_w"], row["util_pct"], row["mem_used"]) == ("NVIDIA H200", 83.16, None, 615 * MIB)
     smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not talk to the driver'; exit 9\n")
@@ -285,7 +288,16 @@ def test_decimation_keeps_extremes_ends_and_the_bound(points, values):
 
 
 def row(t, **more):
-    return {"t": t, "gpus": [[0, 80.0, None, 5, 39]], "disk": [100, 900], "path": "/v", "cpu": 1.0, "mem": 2, "load": 0.1, **more}
+    return {
+        "t": t,
+        "gpus": [[0, 80.0, None, 5, 39]],
+        "disk": [100, 900],
+        "path": "/v",
+        "cpu": 1.0,
+        "mem": 2,
+        "load": 0.1,
+        **more,
+    }
 
 
 def test_history_is_read_back_decimated(tmp_path):
