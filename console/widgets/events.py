@@ -36,8 +36,8 @@ def event_line(event: EventView, now: float, width: int) -> Line:
     if width >= 40:
         spans.append((pad(event.stage, 9), "label"))
     message = event.message or event.kind
-    if glyph == "◆" and message.startswith(f"{event.kind} "):
-        message = message.removeprefix(f"{event.kind} ")
+    if glyph == "◆":  # which says it already
+        message = message.removeprefix(f"{event.kind} ").removeprefix("at ")
     spans.append((message, role if role in {"bad", "warn"} else "value"))
     return fit(spans, width)
 
