@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -23,12 +25,32 @@ ROOT = Path(__file__).resolve().parents[2]
 MEMORY = Path("/dev/shm")
 
 
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder of its own, in memory where there is such a place: thousands of fsyncs are no pleasure on a disk."""
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A fresh folder, in memory where there is such a place: thousands of fsyncs are no pleasure on a disk."""
     room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 32 << 20
     with tempfile.TemporaryDirectory(prefix="eagledeck-", dir=MEMORY if room else None) as folder:
         yield Path(folder).resolve()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with temporary_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def fresh() -> Iterator[Callable[[], Path]]:
+    """fresh(): a new folder, for the examples of a property."""
+    numbers = itertools.count()
+    with temporary_folder() as folder:
+
+        def make() -> Path:
+            path = folder / str(next(numbers))
+            path.mkdir()
+            return path
+
+        yield make
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,9 +110,9 @@ session = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=150)
 @given(sessions=st.lists(session, min_size=1, max_size=6))
 def test_any_history_of_crashes_and_resumes_gives_the_curve_that_counts(
-    tmp_path_factory: pytest.TempPathFactory, sessions: list[dict[str, Any]]
+    fresh: Callable[[], Path], sessions: list[dict[str, Any]]
 ) -> None:
-    run = RunDir.create(tmp_path_factory.mktemp("curves"), "one", Plan())
+    run = RunDir.create(fresh(), "one", Plan())
     truth: list[dict[str, Any]] = []
     for number, (plan, folder) in enumerate(zip(sessions, attempts_of(run), strict=False)):
         last = truth[-1]["step"] if truth else 0

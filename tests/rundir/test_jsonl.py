@@ -35,9 +35,9 @@ def is_row(data: bytes) -> bool:
 @settings(deadline=None, max_examples=200)
 @given(rows=rows_of_a_file, data=st.data())
 def test_after_a_crash_the_file_goes_on_with_its_whole_lines(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], data: st.DataObject
+    fresh: Callable[[], Path], rows: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.mktemp("jsonl") / "rows.jsonl"
+    path = fresh() / "rows.jsonl"
     lines = [line(row) for row in rows]
     whole = b"".join(lines)
     kept_bytes = data.draw(st.integers(0, len(whole)), label="bytes that reached the disk")
@@ -62,9 +62,9 @@ def test_after_a_crash_the_file_goes_on_with_its_whole_lines(
 @settings(deadline=None, max_examples=100)
 @given(rows=rows_of_a_file, splits=st.lists(st.integers(0, 400), max_size=6))
 def test_reading_on_from_the_offset_sees_every_row_once(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], splits: list[int]
+    fresh: Callable[[], Path], rows: list[dict[str, Any]], splits: list[int]
 ) -> None:
-    path = tmp_path_factory.mktemp("jsonl") / "rows.jsonl"
+    path = fresh() / "rows.jsonl"
     whole = b"".join(line(row) for row in rows)
     seen, offset = [], 0
     for end in [*sorted(min(split, len(whole)) for split in splits), len(whole)]:
