@@ -36,7 +36,7 @@ from remote.agent import services
 from remote.agent.detach import Ready, detach
 from remote.agent.paths import stage_name
 from remote.agent.route import STALE, STALE_REMEDY, Errand, Step, next_step, stale_stages
-from remote.agent.service_view import needed
+from remote.agent.service_view import allowed_through, needed
 from remote.agent.starting import adopt, start_recorder, start_stage
 
 TICK_S = 0.25
@@ -187,7 +187,11 @@ class Conductor:
         environment = self._provide(plan, stage)
         self._check_stop()
         attempt = start_stage(
-            self.run_dir.stage(stage), restart=step.kind == "restart", environment=environment, by="conductor"
+            self.run_dir.stage(stage),
+            restart=step.kind == "restart",
+            environment=environment,
+            allow=allowed_through(plan, stage),
+            by="conductor",
         )
         self._note(step.kind, f"{stage} attempt {attempt.number}", stage=stage, attempt=attempt.number)
 

@@ -34,8 +34,16 @@ class Definition:
         )
 
     def command(self, port: str) -> list[str]:
-        filled = []
+        """argv. A word with {drafter} is left out, and the option before it where it is that option's value.
+
+        deploy fills it: it starts its engine itself, with the drafter and without.
+        """
+        filled: list[str] = []
         for word in self.plan.command:
+            if "{drafter}" in word:
+                if not word.startswith("-") and filled and filled[-1].startswith("-") and "=" not in filled[-1]:
+                    filled.pop()
+                continue
             for name, text in {**self.words, "{port}": port}.items():
                 word = word.replace(name, text)
             filled.append(word)
@@ -43,32 +51,27 @@ class Definition:
 
 
 def define(run: RunDir, plan: Plan, name: str) -> Definition:
-    """The definition of a service of a plan. Raises RunError when the plan has none, or its drafter isn't there yet."""
+    """The definition of a service of a plan. Raises RunError when the plan has none of that name."""
     service = plan.services.get(name)
     if service is None:
         raise RunError(f"the plan of {run.name} has no service {name}", "describe it under [services] in the plan")
     words = {"{host}": HOST, "{verifier}": plan.verifier.path, "{python}": service.python or sys.executable}
-    if any("{drafter}" in word for word in service.command):
-        output = run.stage("deploy").current()
-        folder = output.path / "drafter-eagle3" if output else None
-        if folder is None or not folder.is_dir():
-            raise RunError(
-                f"service {name} needs {{drafter}}, and deploy has exported none yet",
-                "run deploy once with the bundled engine",
-            )
-        words["{drafter}"] = str(folder)
     return Definition(name, service, words)
 
 
 def needed(plan: Plan, stage: str) -> tuple[str, ...]:
-    """The services a stage needs, the one it talks to first: what answers generate, what deploy measures with."""
+    """The services a stage needs, the one it talks to first. What deploy measures with it starts itself."""
     settings = plan.stages[stage]
-    names: list[str] = []
-    if isinstance(settings.params, GenerateParams) and settings.params.service:
-        names.append(settings.params.service)
-    if isinstance(settings.params, DeployParams) and settings.params.engine != "bundled":
-        names.append(settings.params.engine)
-    return tuple(dict.fromkeys([*names, *settings.services]))
+    answers = settings.params.service if isinstance(settings.params, GenerateParams) else ""
+    return tuple(dict.fromkeys([*filter(None, [answers]), *settings.services]))
+
+
+def allowed_through(plan: Plan, stage: str) -> tuple[str, ...]:
+    """Names of the environment that a stage is given for the engine it starts from a service's description."""
+    params = plan.params(stage)
+    if isinstance(params, DeployParams) and params.engine in plan.services:
+        return plan.services[params.engine].env_allow
+    return ()
 
 
 @dataclass(frozen=True)

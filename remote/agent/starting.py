@@ -26,18 +26,25 @@ def command(*words: str) -> list[str]:
 
 
 def start_stage(
-    stage: StageDir, *, restart: bool = False, environment: Mapping[str, str] | None = None, by: str = ""
+    stage: StageDir,
+    *,
+    restart: bool = False,
+    environment: Mapping[str, str] | None = None,
+    allow: tuple[str, ...] = (),
+    by: str = "",
 ) -> Attempt:
     """Opens an attempt and starts its supervisor. Raises RunError: it runs already, inputs are missing, it can't start.
 
-    ``environment`` is added to what the plan sets (the URLs of the services).
+    ``environment`` is added to what the plan sets (the URLs of the services), ``allow`` to what it allows.
     """
     label = f"{stage.run.name}/{stage.stage}"
     with locked(stage, label) as lock:
         attempt = stage.new_attempt(restart=restart, cwd=str(CODE), by=by)
-        if environment:
+        if environment or allow:
             spec = attempt.spec()
-            write_json(attempt.file("spec.json"), {**spec, "env": {**spec.get("env", {}), **environment}})
+            spec["env"] = {**spec.get("env", {}), **(environment or {})}
+            spec["env_allow"] = [*spec.get("env_allow", ()), *allow]
+            write_json(attempt.file("spec.json"), spec)
         launch(attempt, lock, label)
         return attempt
 

@@ -13,7 +13,7 @@ from pipeline.rundir import RunDir, RunError, StageState, held, process_start, s
 from remote.agent import services
 from remote.agent.attempts import ServiceDir
 from remote.agent.conductor import conductor_view
-from remote.agent.service_view import define, needed, users, view
+from remote.agent.service_view import allowed_through, define, needed, users, view
 from remote.agent.starting import start_conductor
 
 SERVER = """
@@ -190,8 +190,11 @@ def test_what_a_stage_needs():
     plan = Plan.from_json({"services": {"a": {"command": ["x"], "port": 1}, "b": {"command": ["x"], "port": 2}}})
     plan = set_values(plan, {"generate.service": "b", "generate.services": "a,b", "deploy.engine": "a"})
     assert needed(plan, "generate") == ("b", "a")
-    assert needed(plan, "deploy") == ("a",)
+    assert needed(plan, "deploy") == ()  # it starts its engine itself
     assert needed(plan, "train") == ()
+    plan = set_values(plan, {"services.a.env_allow": "HF_TOKEN"})
+    assert allowed_through(plan, "deploy") == ("HF_TOKEN",)
+    assert allowed_through(plan, "train") == ()
 
 
 def test_placeholders_leave_other_braces_alone(host):
@@ -200,7 +203,6 @@ def test_placeholders_leave_other_braces_alone(host):
     assert words == [sys.executable, "--port=8123", str(host.verifier), '{"method": "eagle3"}', "127.0.0.1:8123"]
 
 
-def test_a_drafter_that_is_not_there_is_named(host):
-    run = make(host, command=["x", "{drafter}"])
-    with pytest.raises(RunError, match="exported none yet"):
-        define(run, run.plan(), "engine")
+def test_a_service_outside_deploy_runs_without_a_drafter(host):
+    run = make(host, command=["x", "--drafter", "{drafter}", "--k=3", "--spec={drafter}", "y"])
+    assert define(run, run.plan(), "engine").command("1") == ["x", "--k=3", "y"]
