@@ -122,6 +122,9 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
     if running:
         stopping = attempt.stop_requested()
         return replace(base, state=StageState.STOPPING if stopping else StageState.RUNNING)
+    report = _completed(attempt)
+    if report is not None and not writing and not attempt.living():
+        return _ended(base, StageState.DONE, report)
     base = replace(base, ended=_last_sign(attempt))
     then, now = state.get("incarnation"), incarnation()
     if then and then != now and not writing:
@@ -147,6 +150,15 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
         message="The supervisor and the stage are gone without a record of how they ended",
         remedy="Look at the stage's log, then resume it",
     )
+
+
+def _completed(attempt: Attempt) -> dict[str, Any] | None:
+    """The report with which this attempt completed its output, when it was cut off between that and its end."""
+    try:
+        report = attempt.output().report()
+    except RunError:
+        return None
+    return report if report and report.get("fingerprint") and report.get("attempt") == attempt.number else None
 
 
 def _ended(base: StageStatus, state: StageState, record: Mapping[str, Any]) -> StageStatus:

@@ -126,6 +126,22 @@ def test_a_stage_that_outlived_its_supervisor_is_known_by_its_outcome(
     assert (status(stage).state, status(stage).message) == (state, "said by the stage")
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stage_cut_off_after_its_report_is_done(run: RunDir, begin: Begin, hold: Start, restarted: bool) -> None:
+    stage = run.stage("generate")
+    attempt = begin(stage)
+    if restarted:
+        attempt.write_state(incarnation={**incarnation(), "boot_id": "before"})
+    writer = hold(stage.writer_lock_path)
+    attempt.output().write_report({"fingerprint": "f", "attempt": 1, "ended": 77.0})
+    assert status(stage).state == "LOST"
+    writer.kill()
+    found = status(stage)
+    assert (found.state, found.resumable, found.ended) == ("DONE", False, 77.0)
+    attempt.output().write_report({"fingerprint": "f", "attempt": 2})
+    assert status(stage).state == ("INTERRUPTED" if restarted else "LOST")
+
+
 def test_a_torn_exit_json_counts_as_none(run: RunDir, begin: Begin) -> None:
     attempt = save(begin(run.stage("generate")))
     attempt.write_outcome("stopped", "said by the stage")
