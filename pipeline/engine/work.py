@@ -1,0 +1,200 @@
+"""The decoding thread: takes requests, keeps the batch running, hands tokens back. Imports the batch and, with a drafter,
+pipeline.engine.speculative.
+
+Requests arrive from many threads through one queue; each gets its tokens back through a queue of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from pipeline.engine.batch import Batch, Row
+from pipeline.engine.chat import ChatRequest
+from pipeline.engine.loading import Verifier
+from pipeline.engine.metrics import DraftCounters, Metrics
+from pipeline.engine.text import Answer, StopStrings
+
+_FLUSH_S = 0.05
+"""A stream hands on what it has this often, not token by token: on two cores the reader is the engine's rival."""
+_IDLE_S = 0.2
+_GATHER_S = 0.01
+"""With a drafter batches don't let anybody in, so the first request waits this long for company."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """New ids of an answer; with a finish_reason the last of it.
+
+    stop: the stop string that ended it; length: characters before that; error: why there is no more.
+    """
+
+    ids: Sequence[int] = ()
+    finish_reason: str = ""
+    stop: str = ""
+    length: int | None = None
+    error: str = ""
+
+
+@dataclass
+class Job(Row):
+    """A row with its way back. Set `cancelled` and it leaves the batch at the next step."""
+
+    stream: bool = False
+    stops: StopStrings | None = None
+    events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    cancelled: bool = False
+    sent: int = 0
+    sent_at: float = 0.0
+
+    def look(self) -> None:
+        """Ends the answer where its reader is gone or a stop string stands."""
+        if self.cancelled:
+            self.finish_reason = "abort"
+        elif self.stops is not None and self.stops.push(self.output_ids[-1:]):
+            self.finish_reason = "stop"
+
+    def hand_on(self, now: float) -> None:
+        """Sends what is due: everything at the end, before that only to streams and only now and then."""
+        if self.finish_reason:
+            found = self.stops is not None and self.stops.length is not None
+            stop, length = (self.stops.found, self.stops.length) if self.stops is not None and found else ("", None)
+            self.events.put(Event(self.output_ids[self.sent :], self.finish_reason, stop, length))
+        elif self.stream and now - self.sent_at >= _FLUSH_S:
+            self.events.put(Event(self.output_ids[self.sent :]))
+            self.sent, self.sent_at = len(self.output_ids), now
+
+
+class Work:
+    """The queue of requests and the loop that empties it; `run` belongs in a thread of its own."""
+
+    def __init__(self, verifier: Verifier, max_batch: int, metrics: Metrics) -> None:
+        self._verifier, self._max_batch, self._metrics = verifier, max_batch, metrics
+        self._queue: SimpleQueue[Job] = SimpleQueue()
+        self._stopping = threading.Event()
+        self.drafted: DraftCounters | None = None
+        self._loop: Callable[[], None] = self._plain
+
+    def draft_with(self, drafter: Path, k: int) -> None:
+        """Decodes speculatively from now on. Raises what the drafter's loader raises."""
+        from pipeline.engine.speculative import SpeculativeDecoder
+
+        decoder = SpeculativeDecoder(self._verifier.model, drafter, k)
+        self.drafted = decoder.counters
+
+        def loop() -> None:
+            while jobs := self._take(self._max_batch, wait=True, gather=True):
+                answers = decoder.generate(
+                    [list(job.prompt_ids) for job in jobs],
+                    [job.max_tokens for job in jobs],
+                    set(self._verifier.eos_ids),
+                )
+                for job, answer in zip(jobs, answers):
+                    for token in answer.ids:
+                        job.take(token, self._verifier.eos_ids)
+                        job.look()
+                        if job.finish_reason:
+                            break
+                self._close(jobs)
+
+        self._loop = loop
+
+    def submit(self, request: ChatRequest) -> Job:
+        """Queues a request; its events come through `events` of what is returned."""
+        stops = StopStrings(Answer(self._verifier.decode, request.think), request.stop) if request.stop else None
+        job = Job(request.prompt_ids, request.max_tokens, request.sampling, stream=request.stream, stops=stops)
+        if self._stopping.is_set():
+            job.events.put(Event(error="The engine is stopping."))
+        else:
+            self._queue.put(job)
+        return job
+
+    def stop(self) -> None:
+        """Ends the loop; every answer under way ends with an error."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Works until `stop`."""
+        while not self._stopping.is_set():
+            try:
+                self._loop()
+            except Exception as error:  # one broken pass must not take the server down with it
+                print(f"pipeline.engine: a decoding step failed: {error!r}", file=sys.stderr, flush=True)
+                self._fail(f"The engine failed while decoding: {error}")
+        self._fail("The engine is stopping.")
+
+    def _plain(self) -> None:
+        batch = Batch(self._verifier)
+        self._working = batch.rows
+        while True:
+            jobs = self._take(self._max_batch - len(batch.rows), wait=not batch.rows)
+            self._working = [*batch.rows, *jobs]
+            if self._stopping.is_set():
+                return
+            if jobs:
+                batch.join(jobs)
+            elif batch.rows:
+                batch.step()
+            self._look(batch.rows)
+            self._close([row for row in batch.leave() if isinstance(row, Job)])
+            self._working = batch.rows
+            self._metrics.running = len(batch.rows)
+
+    def _look(self, rows: Sequence[Row]) -> None:
+        now = time.monotonic()
+        for job in rows:
+            assert isinstance(job, Job)
+            if not job.finish_reason:
+                job.look()
+            elif job.stops is not None:
+                job.stops.push(job.output_ids[-1:])
+            if not job.finish_reason:
+                job.hand_on(now)
+
+    def _close(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._metrics.generation_tokens += len(job.output_ids)
+            self._metrics.finished[job.finish_reason] += 1
+            job.hand_on(0.0)
+
+    def _take(self, room: int, wait: bool, gather: bool = False) -> list[Job]:
+        """Up to `room` waiting jobs that somebody still wants; with wait at least one, unless the engine stops."""
+        jobs: list[Job] = []
+        while len(jobs) < room and not self._stopping.is_set():
+            try:
+                if wait and not jobs:
+                    job = self._queue.get(timeout=_IDLE_S)
+                    if gather:
+                        time.sleep(_GATHER_S)
+                else:
+                    job = self._queue.get_nowait()
+            except Empty:
+                if wait and not jobs:
+                    continue
+                break
+            if job.cancelled:
+                job.finish_reason = "abort"
+                self._close([job])
+                continue
+            self._metrics.prompt_tokens += len(job.prompt_ids)
+            jobs.append(job)
+        self._metrics.waiting = self._queue.qsize()
+        return jobs
+
+    def _fail(self, message: str) -> None:
+        rows, self._working = self._working, []
+        for row in rows:
+            if isinstance(row, Job):
+                row.events.put(Event(error=message))
+        while self._stopping.is_set():
+            try:
+                self._queue.get_nowait().events.put(Event(error=message))
+            except Empty:
+                break
+
+    _working: Sequence[Row] = ()
