@@ -33,9 +33,10 @@ def event_line(event: EventView, now: float, width: int) -> Line:
     """`14:02 ◆ train checkpoint 8000 saved`; another day shows its date: `11-29`."""
     glyph, role = _KINDS.get(event.kind, ("·", "dim"))
     spans: list[Span] = [(clock_text(event.t, now), "faint"), (f" {glyph} ", role)]
+    message = event.message or event.kind
     if width >= 40:
         spans.append((pad(event.stage, 9), "label"))
-    message = event.message or event.kind
+        message = message.removeprefix(f"{event.stage} ")
     if glyph == "◆":  # which says it already
         message = message.removeprefix(f"{event.kind} ").removeprefix("at ")
     spans.append((message, role if role in {"bad", "warn"} else "value"))

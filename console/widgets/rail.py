@@ -77,7 +77,7 @@ def _words(stage: StageView, width: int, now_host: float | None) -> list[Span]:
         times.append((f" {clock}", "value"))
     elif stage.elapsed_s is not None:
         times.append((f" {duration(stage.elapsed_s)}", "dim"))
-    if stage.state in ACTIVE and stage.eta_s is not None:
+    if stage.state == "RUNNING" and stage.eta_s is not None:
         times.append((f" eta {duration(stage.eta_s)}", "value"))
     elif stage.state not in ACTIVE | {"DONE", "PENDING"} and share_of(stage) is not None:
         times = [(f" {percent(share_of(stage), 1.0)}", "dim")]
