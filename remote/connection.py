@@ -294,7 +294,11 @@ def _explained(
                 "timeout",
             )
         if not witness.spoke_ssh:
-            return _not_ssh(where)
+            return UnreachableError(
+                f"{where} accepts connections, but no SSH server answered within {hop.connect_timeout_s:g} s.",
+                "Check the port (is it another server's?), and whether the host hangs.",
+                "timeout",
+            )
         return UnreachableError(
             f"{where} did not finish the login within {login_s:g} s.", "It may be overloaded; try again.", "timeout"
         )

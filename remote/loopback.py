@@ -66,6 +66,8 @@ class Loopback:
     async def close(self) -> None:
         self._listener.close()
         self.hang_up()
+        for task in list(_reaping):
+            task.cancel()
         await self._listener.wait_closed()
 
 
@@ -191,7 +193,8 @@ _reaping: set[asyncio.Task[int]] = set()
 async def _output(process: Any, child: subprocess.Popen[bytes], outputs: list[asyncio.StreamReader]) -> None:
     # a grandchild that kept the output open keeps the channel open, as with sshd
     await asyncio.gather(_forward(outputs[0], process.stdout), _forward(outputs[1], process.stderr))
-    process.channel.write_eof()
+    with contextlib.suppress(OSError):
+        process.channel.write_eof()
     status = await _ended(child)
     if status >= 0:
         process.exit(status)
@@ -200,9 +203,10 @@ async def _output(process: Any, child: subprocess.Popen[bytes], outputs: list[as
 
 
 async def _forward(source: asyncio.StreamReader, sink: Any) -> None:
-    while data := await source.read(PIECE):
-        sink.write(data)
-        await sink.drain()
+    with contextlib.suppress(OSError):  # the channel is gone; that ends the command's output as well
+        while data := await source.read(PIECE):
+            sink.write(data)
+            await sink.drain()
 
 
 async def _feed(process: Any, child: subprocess.Popen[bytes], sink: asyncio.StreamWriter) -> None:

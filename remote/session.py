@@ -11,7 +11,7 @@ import importlib
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from remote import protocol
@@ -43,6 +43,10 @@ class Pace:
     backoff_cap: float = 30.0
     viewer_cap: float = 5.0
     """The longest wait while someone is looking."""
+    silent_cap: float = 1.5
+    """The same where nothing answered at all: no packet that arrives could annoy a rate limit."""
+    hurry: float = 2.5
+    """How long a try may wait for an answer while someone is looking at a link that was live before."""
     healthy: float = 60.0
     """A connection that held this long starts the backoff anew."""
 
@@ -155,15 +159,23 @@ class Session:
 
 
 async def open_session(
-    spec: HostSpec, hostkeys: HostKeyStore, ask: Ask | None, pace: Pace, on_bootstrap: Callable[[], None]
+    spec: HostSpec,
+    hostkeys: HostKeyStore,
+    ask: Ask | None,
+    pace: Pace,
+    on_bootstrap: Callable[[], None],
+    hurry: bool = False,
 ) -> Session:
     """Resolves, connects, starts the agent; ``on_bootstrap`` is called when the connection stands.
 
-    Raises the errors of resolve, open_connection and start_agent.
+    ``hurry``: no hop is waited for longer than Pace.hurry. Raises the errors of resolve, open_connection, start_agent.
     """
     resolved, archive, _ = await asyncio.gather(
         resolve(spec), asyncio.to_thread(build_archive), asyncio.to_thread(importlib.import_module, "asyncssh")
     )
+    if hurry:
+        jumps = tuple(replace(hop, connect_timeout_s=pace.hurry) for hop in resolved.jumps)
+        resolved = replace(resolved, jumps=jumps, connect_timeout_s=pace.hurry)
     connection = await open_connection(resolved, hostkeys, ask, pace.keepalive)
     try:
         on_bootstrap()

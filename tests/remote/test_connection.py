@@ -270,8 +270,8 @@ async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (silence, "not-ssh"),
-        (web_server, "not-ssh"),
+        (silence, "timeout"),
+        (web_server, "timeout"),
         (endless_line, "not-ssh"),
         (old_protocol, "not-ssh"),
         (hang_up, "closed"),

@@ -337,6 +337,19 @@ async def test_someone_looking_shortens_a_wait(host: Any, proxy: Any) -> None:
 
 
 @EMBEDDED
+async def test_a_try_that_began_on_a_dead_network_is_short_while_someone_looks(host: Any, proxy: Any) -> None:
+    async with linked(host, port=proxy.port, pace=replace(QUICK, hurry=0.2, silent_cap=0.1)) as link:
+        link.viewer = True
+        await link.wait_for(Kind.LIVE)
+        proxy.mode = "swallow"
+        async with asyncio.timeout(9):  # one try that is not short takes 10 s
+            await until(lambda: proxy.accepted == 3)
+            assert link.state.error is None or link.state.error.code == "timeout"
+        proxy.mode = "pass"
+        await link.wait_for(Kind.LIVE)
+
+
+@EMBEDDED
 async def test_waking_from_a_suspend_ends_a_wait(host: Any, proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy.mode = "reset"
     async with linked(host, port=proxy.port, pace=PATIENT) as link:
@@ -365,15 +378,16 @@ def test_the_wait_grows_to_its_cap_is_drawn_anew_and_is_short_while_someone_look
     from remote.resolve import HostSpec
 
     link = Link(HostSpec("box", "box", "/data"), HostKeyStore(tmp_path), pace=Pace())
-    longest = []
+    longest, refused = [], UnreachableError("", "", "refused")
     for failures in range(1, 12):
         link._failures = failures
-        draws = [link._delay() for _ in range(200)]
+        draws = [link._delay(refused) for _ in range(200)]
         longest.append(max(draws))
         assert len(set(draws)) > 100 and min(draws) < max(draws) / 2
     assert longest[0] <= 1 and longest[1] <= 2 and 20 < longest[-1] <= 30
     link.viewer = True
-    assert max(link._delay() for _ in range(200)) <= 5
+    assert 4 < max(link._delay(refused) for _ in range(200)) <= 5
+    assert max(link._delay(UnreachableError("", "", "timeout")) for _ in range(200)) <= 1.5
 
 
 async def test_a_listener_that_fails_costs_nothing(embedded: Any) -> None:
