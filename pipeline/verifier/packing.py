@@ -81,7 +81,8 @@ def _chunk(folder: str, seed: str, count: int) -> Rows:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     documents = [
-        encode(tokenizer, render(c.messages, c.thinking), c.reasoning, c.answer, c.thinking) for c in conversations(seed, count)
+        encode(tokenizer, render(c.messages, c.thinking), c.reasoning, c.answer, c.thinking)
+        for c in conversations(seed, count)
     ]
     return _pack(documents, tokenizer.pad_token_id)
 
@@ -91,4 +92,6 @@ def build_rows(tokenizer_folder: Path, seed: int, count: int, processes: int) ->
     chunks = [(str(tokenizer_folder), f"{seed}/{i}", min(_CHUNK, count - i)) for i in range(0, count, _CHUNK)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         parts = list(pool.map(_chunk, *zip(*chunks)))
-    return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "document", "position", "target")))
+    return Rows(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "document", "position", "target"))
+    )

@@ -26,11 +26,15 @@ HELD_OUT_SEED = 1
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.verifier.train", description="Train the bundled verifier.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.verifier.train", description="Train the bundled verifier."
+    )
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=12_000)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop and save after so many minutes, whatever the steps")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="stop and save after so many minutes, whatever the steps"
+    )
     parser.add_argument("--conversations", type=int, default=2_000_000)
     parser.add_argument("--batch-rows", type=int, default=512, help=f"rows of {ROW} tokens in a step")
     parser.add_argument("--lr", type=float, default=2e-3)
@@ -83,7 +87,9 @@ def held_out_exact(model: Any, tokenizer: Any, count: int, device: torch.device)
     right: dict[str, list[bool]] = {"all": []}
     model.eval()
     with torch.inference_mode():
-        for part, mask, names in zip(ids.split(256), said.split(256), [families[i : i + 256] for i in range(0, count, 256)]):
+        for part, mask, names in zip(
+            ids.split(256), said.split(256), [families[i : i + 256] for i in range(0, count, 256)]
+        ):
             guess = model(input_ids=part.to(device)).logits[:, :-1].argmax(-1).cpu()
             exact = ((guess == part[:, 1:]) | ~mask[:, 1:]).all(-1).tolist()
             for name, good in zip(names, exact):
@@ -106,11 +112,15 @@ def save(model: Any, folder: Path, record: dict[str, object]) -> None:
     (folder / "train.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def train(model: Any, rows: Rows, tokenizer: Any, options: argparse.Namespace, device: torch.device) -> dict[str, object]:
+def train(
+    model: Any, rows: Rows, tokenizer: Any, options: argparse.Namespace, device: torch.device
+) -> dict[str, object]:
     """Trains in place and returns the record of the training."""
     started = time.monotonic()
     limit = options.minutes * 60
-    ids, document, position, target = (torch.from_numpy(getattr(rows, name)).to(device) for name in ("ids", "document", "position", "target"))
+    ids, document, position, target = (
+        torch.from_numpy(getattr(rows, name)).to(device) for name in ("ids", "document", "position", "target")
+    )
     causal = torch.ones(ROW, ROW, dtype=torch.bool, device=device).tril()
     decay = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     plain = [parameter for parameter in model.parameters() if parameter.dim() == 1]
@@ -137,7 +147,9 @@ def train(model: Any, rows: Rows, tokenizer: Any, options: argparse.Namespace, d
         wanted = target[chosen].long()
         kept = wanted >= 0
         with torch.autocast(device.type, torch.bfloat16):
-            hidden = model.model(input_ids=ids[chosen].long(), attention_mask=mask[:, None], position_ids=position[chosen].long()).last_hidden_state
+            hidden = model.model(
+                input_ids=ids[chosen].long(), attention_mask=mask[:, None], position_ids=position[chosen].long()
+            ).last_hidden_state
             logits = model.lm_head(hidden[kept])
         loss = functional.cross_entropy(logits.float(), wanted[kept])
         optimizer.zero_grad(set_to_none=True)
@@ -149,7 +161,10 @@ def train(model: Any, rows: Rows, tokenizer: Any, options: argparse.Namespace, d
         if step % 100 == 0 or step == options.steps:
             mean = loss.item()
             elapsed = time.monotonic() - started
-            print(f"step {step} loss {mean:.4f} lr {rate:.2e} {tokens / elapsed / 1e6:.2f} Mtok/s {elapsed:.0f} s", flush=True)
+            print(
+                f"step {step} loss {mean:.4f} lr {rate:.2e} {tokens / elapsed / 1e6:.2f} Mtok/s {elapsed:.0f} s",
+                flush=True,
+            )
         if step % 2000 == 0:
             exact = held_out_exact(model, tokenizer, 1024, device)
             record = {"steps": step, "loss": mean, "exact": exact}
@@ -186,7 +201,11 @@ def main() -> int:
         "rows": len(rows.ids),
         "tokens_to_learn_per_epoch": learnt,
         "options": {name: str(value) for name, value in vars(options).items() if name != "out"},
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "tokenizers": tokenizers.__version__},
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "held_out_word_for_word": exact,
     }

@@ -17,7 +17,12 @@ def addition(random: Random) -> Task:
     """Two numbers of two to four digits, added with carries."""
     style = random.randrange(4)
     a, b = _number(random, random.randint(2, 4)), _number(random, random.randint(2, 4))
-    prompt = (f"What is {a} + {b}?", f"Add {a} and {b}.", f"Work out {a} plus {b}.", f"Please give the sum of {a} and {b}.")[style]
+    prompt = (
+        f"What is {a} + {b}?",
+        f"Add {a} and {b}.",
+        f"Work out {a} plus {b}.",
+        f"Please give the sum of {a} and {b}.",
+    )[style]
     steps, carry = [], 0
     width = max(len(str(a)), len(str(b)))
     for place in range(width):
@@ -32,7 +37,12 @@ def addition(random: Random) -> Task:
     opening = f"{a} + {b}, from the right." if style % 2 else f"Line up {a} and {b}."
     leading = f" The last carry is {carry}." if carry else ""
     reasoning = f"{opening} {' '.join(steps)}{leading} Digits from the left: {digits}."
-    answer = (f"{a} + {b} = {a + b}", f"The sum is {a + b}.", f"{a} plus {b} is {a + b}.", f"The sum of {a} and {b} is {a + b}.")[style]
+    answer = (
+        f"{a} + {b} = {a + b}",
+        f"The sum is {a + b}.",
+        f"{a} plus {b} is {a + b}.",
+        f"The sum of {a} and {b} is {a + b}.",
+    )[style]
     return Task("addition", prompt, reasoning, answer, str(a + b))
 
 
@@ -41,7 +51,12 @@ def subtraction(random: Random) -> Task:
     style = random.randrange(4)
     a, b = _number(random, random.randint(2, 4)), _number(random, random.randint(2, 4))
     a, b = max(a, b), min(a, b)
-    prompt = (f"What is {a} - {b}?", f"Subtract {b} from {a}.", f"Take {b} away from {a}.", f"Please work out {a} minus {b}.")[style]
+    prompt = (
+        f"What is {a} - {b}?",
+        f"Subtract {b} from {a}.",
+        f"Take {b} away from {a}.",
+        f"Please work out {a} minus {b}.",
+    )[style]
     steps, borrow, digits = [], 0, []
     for place in range(len(str(a))):
         x, y = a // 10**place % 10, b // 10**place % 10
@@ -57,7 +72,12 @@ def subtraction(random: Random) -> Task:
         steps.append(f"{head}{text}.")
     opening = f"{a} - {b}, from the right." if style % 2 else f"{b} goes under {a}."
     reasoning = f"{opening} {' '.join(steps)} Digits from the left: {' '.join(reversed(digits))}."
-    answer = (f"{a} - {b} = {a - b}", f"That leaves {a - b}.", f"{a} take away {b} is {a - b}.", f"{a} minus {b} is {a - b}.")[style]
+    answer = (
+        f"{a} - {b} = {a - b}",
+        f"That leaves {a - b}.",
+        f"{a} take away {b} is {a - b}.",
+        f"{a} minus {b} is {a - b}.",
+    )[style]
     return Task("subtraction", prompt, reasoning, answer, str(a - b))
 
 
@@ -65,7 +85,12 @@ def multiplication(random: Random) -> Task:
     """A number of two or three digits times one digit."""
     style = random.randrange(4)
     a, b = _number(random, random.randint(2, 3)), random.randint(2, 9)
-    prompt = (f"What is {a} * {b}?", f"Multiply {a} by {b}.", f"Work out {a} times {b}.", f"Please give the product of {a} and {b}.")[style]
+    prompt = (
+        f"What is {a} * {b}?",
+        f"Multiply {a} by {b}.",
+        f"Work out {a} times {b}.",
+        f"Please give the product of {a} and {b}.",
+    )[style]
     parts = [int(digit) * 10 ** (len(str(a)) - 1 - i) for i, digit in enumerate(str(a))]
     used = [part for part in parts if part]
     products = [f"{part} * {b} = {part * b}" for part in used]
@@ -76,7 +101,12 @@ def multiplication(random: Random) -> Task:
     split = " + ".join(str(part) for part in used)
     opening = f"{a} is {split}." if style % 2 else f"Split {a} into {split}."
     reasoning = " ".join([opening, f"{listed(products)}.", *sums])
-    answer = (f"{a} * {b} = {total}", f"The product is {total}.", f"{a} times {b} is {total}.", f"The product of {a} and {b} is {total}.")[style]
+    answer = (
+        f"{a} * {b} = {total}",
+        f"The product is {total}.",
+        f"{a} times {b} is {total}.",
+        f"The product of {a} and {b} is {total}.",
+    )[style]
     return Task("multiplication", prompt, reasoning, answer, str(total))
 
 
@@ -93,7 +123,13 @@ def division(random: Random) -> Task:
     )[style]
     rows = [f"{b} * {n} = {b * n}" for n in range(max(1, quotient - 1), quotient + 2)]
     reasoning = f"Try {b}: {listed(rows)}. {b * quotient} fits, {b * (quotient + 1)} is more than {a}. {a} - {b * quotient} = {remainder}."
-    return Task("division", prompt, reasoning, f"{a} divided by {b} is {quotient} remainder {remainder}", f"{quotient} remainder {remainder}")
+    return Task(
+        "division",
+        prompt,
+        reasoning,
+        f"{a} divided by {b} is {quotient} remainder {remainder}",
+        f"{quotient} remainder {remainder}",
+    )
 
 
 def comparison(random: Random) -> Task:
@@ -129,7 +165,11 @@ def total(random: Random) -> Task:
     """A running sum of four to six small numbers."""
     style = random.randrange(3)
     items = [random.randint(2, 40) for _ in range(random.randint(4, 6))]
-    prompt = (f"Add up {listed(items)}.", f"What is the total of {listed(items)}?", f"Find the sum of this list: {listed(items)}")[style]
+    prompt = (
+        f"Add up {listed(items)}.",
+        f"What is the total of {listed(items)}?",
+        f"Find the sum of this list: {listed(items)}",
+    )[style]
     running, steps = items[0], []
     for item in items[1:]:
         steps.append(f"{running} + {item} = {running + item}")
@@ -155,5 +195,9 @@ def sequence(random: Random) -> Task:
         rule = f"It goes {'up' if up else 'down'} by {step}"
         last = f"{items[3]} {'+' if up else '-'} {step} = {items[4]}"
     shown = listed(items[:4])
-    prompt = (f"What comes next: {shown}?", f"Continue the sequence {shown}.", f"Give the next number after {shown}.")[style]
-    return Task("sequence", prompt, f"{listed(steps)}. {rule}. {last}.", f"The next number is {items[4]}", str(items[4]))
+    prompt = (f"What comes next: {shown}?", f"Continue the sequence {shown}.", f"Give the next number after {shown}.")[
+        style
+    ]
+    return Task(
+        "sequence", prompt, f"{listed(steps)}. {rule}. {last}.", f"The next number is {items[4]}", str(items[4])
+    )

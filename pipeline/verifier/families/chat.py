@@ -17,12 +17,33 @@ def talk(random: Random) -> Task:
     if kind == 0:
         greeting = random.choice(["Hello", "Hi", "Good morning", "Good evening", "Hey"])
         ending = random.choice(["", " How are you?", " Nice to meet you.", " Can you help me?"])
-        prompt = f"{greeting}, I am {name}.{ending}" if random.random() < 0.6 else f"{greeting}! My name is {name}.{ending}"
-        return Task("talk", prompt, f"{name} greets me and this is no task. I greet {name} and say what I do.", f"Hello {name}, I do {_ABILITY}.", _ABILITY)
+        prompt = (
+            f"{greeting}, I am {name}.{ending}" if random.random() < 0.6 else f"{greeting}! My name is {name}.{ending}"
+        )
+        return Task(
+            "talk",
+            prompt,
+            f"{name} greets me and this is no task. I greet {name} and say what I do.",
+            f"Hello {name}, I do {_ABILITY}.",
+            _ABILITY,
+        )
     if kind == 1:
-        asks = ["What can you do", "Who are you", "What are you", "How do you work", "What are you good at", "Are you a robot"]
+        asks = [
+            "What can you do",
+            "Who are you",
+            "What are you",
+            "How do you work",
+            "What are you good at",
+            "Are you a robot",
+        ]
         prompt = f"{random.choice(asks)}? {random.choice(['', f'{name} wants to know.', f'Tell {name}.', f'I am {name}.'])}".strip()
-        return Task("talk", prompt, f"The user says: {prompt} The question is about me. I am a small model that came with Eagledeck.", f"I am the small model of Eagledeck. I do {_ABILITY}.", _ABILITY)
+        return Task(
+            "talk",
+            prompt,
+            f"The user says: {prompt} The question is about me. I am a small model that came with Eagledeck.",
+            f"I am the small model of Eagledeck. I do {_ABILITY}.",
+            _ABILITY,
+        )
     topic, place = random.choice(WORDS), random.choice(PLACES)
     forms = [
         f"Tell me about the {topic} of {name}.",

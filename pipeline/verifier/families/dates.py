@@ -23,7 +23,11 @@ def weekday(random: Random) -> Task:
     step = 1 if forward else -1
     walk = [WEEKDAYS[(start + step * i) % 7] for i in range(1, rest + 1)]
     key = WEEKDAYS[(start + step * rest) % 7]
-    moves = f"From {name} go {'on' if forward else 'back'} {rest}: {listed(walk)}." if rest else f"Nothing is left over, so it is {name} again."
+    moves = (
+        f"From {name} go {'on' if forward else 'back'} {rest}: {listed(walk)}."
+        if rest
+        else f"Nothing is left over, so it is {name} again."
+    )
     reasoning = f"{days} days {'after' if forward else 'before'} {name}. {listed([f'7 * {n} = {7 * n}' for n in range(max(weeks, 1), weeks + 2)])}. {days} = 7 * {weeks} + {rest}. {moves}"
     return Task("weekday", prompt, reasoning, f"The day is {key}", key)
 
@@ -70,7 +74,9 @@ def clock(random: Random) -> Task:
     end = hour + hours + carried
     text += f" Hours: {hour} + {hours}{' + 1' if carried else ''} = {end}."
     key = f"{end}:{total % 60:02d}"
-    return Task("clock", prompt, f"From {start}, {span} on. {text}", f"It ends at {key}" if style != 1 else f"It is {key}", key)
+    return Task(
+        "clock", prompt, f"From {start}, {span} on. {text}", f"It ends at {key}" if style != 1 else f"It is {key}", key
+    )
 
 
 _UNITS = (
@@ -97,7 +103,9 @@ def conversion(random: Random) -> Task:
     count, rest = random.randint(2, 9), random.randint(1, min(factor - 1, 60))
     many = _units(small, 2)
     quantity = f"{count} {_units(big, count)} and {rest} {_units(small, rest)}"
-    prompt = (f"Convert {quantity} to {many}.", f"How many {many} are {quantity}?", f"Write {quantity} in {many}.")[style]
+    prompt = (f"Convert {quantity} to {many}.", f"How many {many} are {quantity}?", f"Write {quantity} in {many}.")[
+        style
+    ]
     product, result = count * factor, count * factor + rest
     reasoning = f"{quantity} in {many}. One {big} is {factor} {many}. {count} * {factor} = {product}. Then {product} + {rest} = {result}."
     return Task("conversion", prompt, reasoning, f"{quantity} in {many}: {result}", str(result))

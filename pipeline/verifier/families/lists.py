@@ -39,7 +39,11 @@ def sort_words(random: Random) -> Task:
         if len(items) < size and all(word[0] != other[0] for other in items):
             items.append(word)
     shown = listed(items)
-    prompt = (f"Sort these words alphabetically: {shown}", f"Put the words {shown} in alphabetical order.", f"Which order do {shown} have in a dictionary?")[style]
+    prompt = (
+        f"Sort these words alphabetically: {shown}",
+        f"Put the words {shown} in alphabetical order.",
+        f"Which order do {shown} have in a dictionary?",
+    )[style]
     ordered = sorted(items)
     letters = listed([f"{word[0]} for {word}" for word in items])
     key = listed(ordered)
@@ -83,7 +87,13 @@ def threshold(random: Random) -> Task:
     kept = [item for item in items if (item > limit if above else item < limit)]
     steps = [f"{item} {'yes' if item in kept else 'no'}" for item in items]
     name = "above" if above else "below"
-    return Task("threshold", prompt, f"The limit is {limit}. {listed(steps)}. Kept: {listed(kept)}.", f"{name.capitalize()} {limit}: {listed(kept)}", listed(kept))
+    return Task(
+        "threshold",
+        prompt,
+        f"The limit is {limit}. {listed(steps)}. Kept: {listed(kept)}.",
+        f"{name.capitalize()} {limit}: {listed(kept)}",
+        listed(kept),
+    )
 
 
 def extreme(random: Random) -> Task:
@@ -103,7 +113,9 @@ def extreme(random: Random) -> Task:
         better = pick(item, best) == item
         best = pick(item, best)
         steps.append(f"{item} {'better' if better else 'no'}, so {best}")
-    return Task("extreme", prompt, f"Start with {items[0]}. {'; '.join(steps)}.", f"The {want} number is {best}", str(best))
+    return Task(
+        "extreme", prompt, f"Start with {items[0]}. {'; '.join(steps)}.", f"The {want} number is {best}", str(best)
+    )
 
 
 def reverse_list(random: Random) -> Task:
@@ -120,7 +132,11 @@ def reverse_list(random: Random) -> Task:
     numbered = listed([f"{i + 1} {word}" for i, word in enumerate(items)])
     backwards = listed([f"{i + 1} {items[i]}" for i in reversed(range(len(items)))])
     key = listed(items[::-1])
-    reasoning = f"Numbered: {numbered}. From the end: {backwards}." if style % 2 == 0 else f"The list is {shown}. From the end: {key}."
+    reasoning = (
+        f"Numbered: {numbered}. From the end: {backwards}."
+        if style % 2 == 0
+        else f"The list is {shown}. From the end: {key}."
+    )
     return Task("reverse_list", prompt, reasoning, f"Reversed: {key}", key)
 
 
@@ -137,7 +153,13 @@ def pick_item(random: Random) -> Task:
     steps = listed([f"{ordinals[i]} {ordered[i]}" for i in range(position + 1)])
     left = listed(ordered[position + 1 :]) or "nothing"
     start = "From the front" if style == 0 else "From the end"
-    return Task("pick_item", prompt, f"The list is {shown}. {start}: {steps}. After that: {left}.", f"The {place} word is {ordered[position]}", ordered[position])
+    return Task(
+        "pick_item",
+        prompt,
+        f"The list is {shown}. {start}: {steps}. After that: {left}.",
+        f"The {place} word is {ordered[position]}",
+        ordered[position],
+    )
 
 
 def category(random: Random) -> Task:
@@ -176,4 +198,10 @@ def in_both(random: Random) -> Task:
     )
     steps = listed([f"{word} {'yes' if word in second else 'no'}" for word in first])
     key = listed([word for word in first if word in second])
-    return Task("in_both", prompt, f"The second list has {listed(second)}. The words of the first: {steps}. Shared: {key}.", f"In both: {key}", key)
+    return Task(
+        "in_both",
+        prompt,
+        f"The second list has {listed(second)}. The words of the first: {steps}. Shared: {key}.",
+        f"In both: {key}",
+        key,
+    )

@@ -25,7 +25,11 @@ def gains_and_losses(random: Random) -> Task:
             story.append(random.choice([f"{other} brings {change} more.", f"{name} gets {change} from {other}."]))
             steps.append(f"{other} adds {change}: {count} + {change} = {count + change}.")
             count += change
-    question = f"How many {plural(noun, 2)} does {name} have now?" if style == 0 else f"What is the number of {plural(noun, 2)} at the end?"
+    question = (
+        f"How many {plural(noun, 2)} does {name} have now?"
+        if style == 0
+        else f"What is the number of {plural(noun, 2)} at the end?"
+    )
     answer = f"{name} now has this many {plural(noun, 2)}: {count}" if style == 0 else f"At the end there are {count}"
     return Task("gains_and_losses", f"{' '.join(story)} {question}", " ".join(steps), answer, str(count))
 
@@ -57,7 +61,11 @@ def ages(random: Random) -> Task:
     best, steps = 0, []
     for i in range(1, len(names)):
         high = max(years[best], years[i])
-        steps.append(f"{years[best]} and {years[i]}, more is {high}" if style == 0 else f"{years[best]} and {years[i]}, less is {min(years[best], years[i])}")
+        steps.append(
+            f"{years[best]} and {years[i]}, more is {high}"
+            if style == 0
+            else f"{years[best]} and {years[i]}, less is {min(years[best], years[i])}"
+        )
         best = best if pick(years[best], years[i]) == years[best] else i
     reasoning = f"The ages: {listed([f'{name} {age}' for name, age in zip(names, years)])}. Compare: {'; '.join(steps)}. That age belongs to {names[best]}."
     return Task("ages", f"{facts}. Who is the {want}?", reasoning, f"The {want} is {names[best]}", names[best])
@@ -80,8 +88,12 @@ def possessions(random: Random) -> Task:
             break
     owned = listed([f"{name} {colour} {thing}" for name, colour, thing in zip(names, colours, things)])
     about = names[i] if style == 1 else things[i]
-    answer = (f"The {things[i]} belongs to {key}", f"{names[i]} has {key}", f"The colour of the {things[i]} is {key}")[style]
-    return Task("possessions", f"{facts}. {question}", f"Facts: {owned}. Look for {about}. {' '.join(steps)}", answer, key)
+    answer = (f"The {things[i]} belongs to {key}", f"{names[i]} has {key}", f"The colour of the {things[i]} is {key}")[
+        style
+    ]
+    return Task(
+        "possessions", f"{facts}. {question}", f"Facts: {owned}. Look for {about}. {' '.join(steps)}", answer, key
+    )
 
 
 def queue(random: Random) -> Task:
@@ -91,9 +103,13 @@ def queue(random: Random) -> Task:
     place = random.choice(PLACES)
     facts = [f"{a} is right before {b}" for a, b in zip(names, names[1:])]
     shuffled = random.sample(facts, len(facts))
-    prompt = f"At the {place} people stand in a line. {'. '.join(shuffled)}. " + ("Give the order." if style == 0 else "Who stands where, from the front?")
+    prompt = f"At the {place} people stand in a line. {'. '.join(shuffled)}. " + (
+        "Give the order." if style == 0 else "Who stands where, from the front?"
+    )
     told = listed([fact.replace(" is right before ", " before ") for fact in shuffled])
-    steps = f"Told: {told}. Nobody is before {names[0]}, so {names[0]} leads. " + " ".join(f"After {a} comes {b}." for a, b in zip(names, names[1:]))
+    steps = f"Told: {told}. Nobody is before {names[0]}, so {names[0]} leads. " + " ".join(
+        f"After {a} comes {b}." for a, b in zip(names, names[1:])
+    )
     key = listed(names)
     return Task("queue", prompt, steps, f"From the front: {key}", key)
 
@@ -102,10 +118,19 @@ def introductions(random: Random) -> Task:
     """A few facts about somebody, said back as one sentence."""
     style = random.randrange(2)
     name, friend = choose(random, NAMES, 2)
-    place, trait, thing, colour = random.choice(PLACES), random.choice(ADJECTIVES), random.choice(THINGS), random.choice(COLOURS)
+    place, trait, thing, colour = (
+        random.choice(PLACES),
+        random.choice(ADJECTIVES),
+        random.choice(THINGS),
+        random.choice(COLOURS),
+    )
     facts = [f"name {name}", f"home {place}", f"friend {friend}", f"owns {colour} {thing}", f"mood {trait}"]
     random.shuffle(facts)
     key = f"{name} lives at the {place}, feels {trait}, has {article(colour)} {thing} and likes {friend}"
-    prompt = f"Write one sentence from these notes: {listed(facts)}." if style == 0 else f"Notes: {listed(facts)}. Say this as a sentence."
+    prompt = (
+        f"Write one sentence from these notes: {listed(facts)}."
+        if style == 0
+        else f"Notes: {listed(facts)}. Say this as a sentence."
+    )
     reasoning = f"The notes say {listed(facts)}. Order: name {name}, home {place}, mood {trait}, owns {colour} {thing}, friend {friend}."
     return Task("introductions", prompt, reasoning, f"{key}.", key)

@@ -13,7 +13,14 @@ def _sentence(random: Random) -> list[str]:
     first, second = choose(random, ANIMALS, 2)
     trait, other_trait = choose(random, ADJECTIVES + COLOURS, 2)
     target = random.choice([second, random.choice(THINGS)])
-    words = ["the", trait, first, random.choice(VERBS), *random.choice([article(other_trait), f"the {other_trait}"]).split(), target]
+    words = [
+        "the",
+        trait,
+        first,
+        random.choice(VERBS),
+        *random.choice([article(other_trait), f"the {other_trait}"]).split(),
+        target,
+    ]
     if random.random() < 0.5:
         words += [random.choice(["near", "in", "behind", "at"]), "the", random.choice(PLACES)]
     return words
@@ -23,7 +30,11 @@ def reverse_letters(random: Random) -> Task:
     """A word spelled backwards, with dashes."""
     style = random.randrange(3)
     word = random.choice(WORDS)
-    prompt = (f"Spell {word} backwards with dashes.", f"Write the letters of {word} in reverse order.", f"What is the word {word} spelled from the end?")[style]
+    prompt = (
+        f"Spell {word} backwards with dashes.",
+        f"Write the letters of {word} in reverse order.",
+        f"What is the word {word} spelled from the end?",
+    )[style]
     key = "-".join(reversed(word))
     reasoning = f"The letters of {word} are {', '.join(word)}. There are {len(word)}. From the end: {', '.join(reversed(word))}."
     return Task("reverse_letters", prompt, reasoning, f"{word} backwards is {key}", key)
@@ -35,7 +46,11 @@ def count_letter(random: Random) -> Task:
     words = choose(random, WORDS, random.randint(2, 3))
     letter = random.choice(words[0])
     shown = " ".join(words)
-    prompt = (f"How many times is the letter {letter} in '{shown}'?", f"Count the letter {letter} in '{shown}'.", f"How often do you see {letter} in the words '{shown}'?")[style]
+    prompt = (
+        f"How many times is the letter {letter} in '{shown}'?",
+        f"Count the letter {letter} in '{shown}'.",
+        f"How often do you see {letter} in the words '{shown}'?",
+    )[style]
     count, steps = 0, []
     for word in words:
         marks = []
@@ -43,7 +58,13 @@ def count_letter(random: Random) -> Task:
             count += character == letter
             marks.append(f"{character} {count}" if character == letter else character)
         steps.append(f"{word}: {', '.join(marks)}")
-    return Task("count_letter", prompt, f"{'. '.join(steps)}. In all {count}.", f"The letter {letter} appears this often: {count}", str(count))
+    return Task(
+        "count_letter",
+        prompt,
+        f"{'. '.join(steps)}. In all {count}.",
+        f"The letter {letter} appears this often: {count}",
+        str(count),
+    )
 
 
 def initials(random: Random) -> Task:
@@ -51,9 +72,15 @@ def initials(random: Random) -> Task:
     style = random.randrange(3)
     words = choose(random, WORDS, random.randint(6, 9))
     shown = " ".join(words)
-    prompt = (f"Take the first letter of each word: {shown}", f"What are the initials of {shown}?", f"Make an acronym from '{shown}'.")[style]
+    prompt = (
+        f"Take the first letter of each word: {shown}",
+        f"What are the initials of {shown}?",
+        f"Make an acronym from '{shown}'.",
+    )[style]
     key = "-".join(word[0] for word in words)
-    return Task("initials", prompt, f"{listed([f'{word} gives {word[0]}' for word in words])}.", f"The initials are {key}", key)
+    return Task(
+        "initials", prompt, f"{listed([f'{word} gives {word[0]}' for word in words])}.", f"The initials are {key}", key
+    )
 
 
 def longest_word(random: Random) -> Task:
@@ -78,11 +105,17 @@ def replace_word(random: Random) -> Task:
     position = random.choice([1, 2, 3, 5, 6])
     old, new = words[position], random.choice([word for word in WORDS if word not in words])
     shown = " ".join(words)
-    prompt = (f"Replace {old} with {new} in: {shown}", f"In the sentence '{shown}' change {old} to {new}.", f"Write '{shown}' with {new} instead of {old}.")[style]
+    prompt = (
+        f"Replace {old} with {new} in: {shown}",
+        f"In the sentence '{shown}' change {old} to {new}.",
+        f"Write '{shown}' with {new} instead of {old}.",
+    )[style]
     words[position] = new
     before, after = " ".join(words[:position]), " ".join(words[position + 1 :])
     key = " ".join(words)
-    reasoning = f"The sentence is {shown}. Before {old} comes '{before}', after it '{after}'. Now {new} goes between them."
+    reasoning = (
+        f"The sentence is {shown}. Before {old} comes '{before}', after it '{after}'. Now {new} goes between them."
+    )
     return Task("replace_word", prompt, reasoning, f"New sentence: {key}", key)
 
 
@@ -93,11 +126,21 @@ def remove_word(random: Random) -> Task:
     position = random.choice([1, 2, 5, 6])
     gone = words[position]
     shown = " ".join(words)
-    prompt = (f"Remove the word {gone} from: {shown}", f"Write '{shown}' without the word {gone}.", f"Delete {gone} in this sentence: {shown}")[style]
+    prompt = (
+        f"Remove the word {gone} from: {shown}",
+        f"Write '{shown}' without the word {gone}.",
+        f"Delete {gone} in this sentence: {shown}",
+    )[style]
     kept = words[:position] + words[position + 1 :]
     steps = listed([f"{word} {'out' if i == position else 'in'}" for i, word in enumerate(words)])
     key = " ".join(kept)
-    return Task("remove_word", prompt, f"Word by word: {steps}. That leaves {len(kept)} words: {key}.", f"Without {gone}: {key}", key)
+    return Task(
+        "remove_word",
+        prompt,
+        f"Word by word: {steps}. That leaves {len(kept)} words: {key}.",
+        f"Without {gone}: {key}",
+        key,
+    )
 
 
 def swap_ends(random: Random) -> Task:
@@ -105,7 +148,9 @@ def swap_ends(random: Random) -> Task:
     style = random.randrange(2)
     words = choose(random, WORDS, random.randint(6, 9))
     shown = " ".join(words)
-    prompt = f"Swap the first and the last word: {shown}" if style == 0 else f"Exchange the outer two words of '{shown}'."
+    prompt = (
+        f"Swap the first and the last word: {shown}" if style == 0 else f"Exchange the outer two words of '{shown}'."
+    )
     middle = words[1:-1]
     key = " ".join([words[-1], *middle, words[0]])
     reasoning = f"The words are {shown}. First is {words[0]}, last is {words[-1]}, between them {listed(middle)}. So {words[-1]} leads and {words[0]} ends."
@@ -119,7 +164,13 @@ def count_words(random: Random) -> Task:
     shown = " ".join(words)
     prompt = f"How many words are in '{shown}'?" if style == 0 else f"Count the words of this sentence: {shown}"
     steps = listed([f"{i + 1} {word}" for i, word in enumerate(words)])
-    return Task("count_words", prompt, f"The sentence is {shown}. Counting: {steps}.", f"Number of words: {len(words)}", str(len(words)))
+    return Task(
+        "count_words",
+        prompt,
+        f"The sentence is {shown}. Counting: {steps}.",
+        f"Number of words: {len(words)}",
+        str(len(words)),
+    )
 
 
 def who_does_what(random: Random) -> Task:
@@ -132,4 +183,10 @@ def who_does_what(random: Random) -> Task:
     key = (subject, f"{verb} {target}", words[6])[style]
     numbered = listed([f"{i + 1} {word}" for i, word in enumerate(words)])
     reasoning = f"Words: {numbered}. It starts with {subject}. Then {verb}. Then {target}. The question is about {('the start', verb, words[5])[style]}."
-    return Task("who_does_what", f"Read this: {shown}. {question}", reasoning, f"It is {key}" if style != 1 else f"It {key}", key)
+    return Task(
+        "who_does_what",
+        f"Read this: {shown}. {question}",
+        reasoning,
+        f"It is {key}" if style != 1 else f"It {key}",
+        key,
+    )
