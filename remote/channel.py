@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remote.errors import ConnectionLost
+from remote.sanitize import clean_text
 
 PIECE = 65536
 STDERR_KEPT = 2048
@@ -135,8 +136,8 @@ class Channel:
             pass
 
     def _lost(self, error: BaseException | None) -> ConnectionLost:
-        why = f" ({error})" if error is not None and str(error) not in ("", "Connection lost") else ""
-        return ConnectionLost(f"The connection to {self._host} was lost{why}.")
+        why = clean_text(str(error)) if error is not None and str(error) != "Connection lost" else ""
+        return ConnectionLost(f"The connection to {self._host} was lost" + (f" ({why})." if why else "."))
 
     @staticmethod
     def _errors() -> type[Exception]:

@@ -28,6 +28,7 @@ from remote.errors import (
 from remote.hostkeys import HostKey, HostKeyStore
 from remote.identities import Identities, find_identities
 from remote.resolve import Resolved
+from remote.sanitize import clean_text
 
 __all__ = [
     "Ask", "AuthenticationError", "Channel", "ChannelEnded", "Completed", "Connection", "ConnectionLost",
@@ -100,12 +101,12 @@ class Connection:
             if self.closed:
                 raise ConnectionLost(f"The connection to {host} was lost.") from None
             raise RemoteError(
-                f"{host} allows no further session on this connection ({error.reason}).",
+                f"{host} allows no further session on this connection ({clean_text(error.reason)}).",
                 "Raise MaxSessions in its sshd_config, or end commands that were left running there.",
                 "channels",
             ) from None
         except (OSError, asyncssh.Error) as error:
-            raise ConnectionLost(f"The connection to {host} was lost ({error}).") from None
+            raise ConnectionLost(f"The connection to {host} was lost ({clean_text(str(error))}).") from None
         return Channel(process, host, self._budget.release)
 
     async def _create_process(self, command: str) -> Any:
@@ -281,11 +282,15 @@ def _explained(
             "name the right one (identity_files in eagledeck.toml, IdentityFile in ~/.ssh/config).",
         )
     if isinstance(error, asyncssh.ChannelOpenError):
-        return UnreachableError(f"The jump host cannot reach {where} ({error.reason}).", "Check ProxyJump.", "refused")
+        return UnreachableError(
+            f"The jump host cannot reach {where} ({clean_text(error.reason)}).", "Check ProxyJump.", "refused"
+        )
     if isinstance(error, (asyncssh.ProtocolError, asyncssh.ProtocolNotSupported)) and not witness.spoke_ssh:
         return _not_ssh(where)
     if isinstance(error, asyncssh.KeyExchangeFailed):
-        return HostConfigError(f"{where} and we have no algorithm in common: {error.reason}.", "Update its SSH server.")
+        return HostConfigError(
+            f"{where} and we have no algorithm in common: {clean_text(error.reason)}.", "Update its SSH server."
+        )
     if isinstance(error, TimeoutError) or (isinstance(error, asyncssh.Error) and "timeout" in str(error).lower()):
         if witness.connection is None:
             return UnreachableError(
@@ -308,8 +313,9 @@ def _explained(
         return _network_error(error, where)
     if isinstance(error, ValueError):
         return HostConfigError(f"{where} cannot be used: {error}.", "Check the host's settings.")
+    said = f"during the login ({clean_text(str(error))})." if witness.spoke_ssh else "before it said anything."
     return UnreachableError(
-        f"{where} hung up " + ("during the login." if witness.spoke_ssh else "before it said anything."),
+        f"{where} hung up {said}",
         "It may be starting, limiting connections (MaxStartups, PerSourcePenalties), or not be an SSH server.",
         "closed",
     )

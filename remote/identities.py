@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from remote.resolve import Resolved
+from remote.sanitize import clean_text
 
 AGENT_TIMEOUT_S = 5.0
 
@@ -66,7 +67,7 @@ async def _from_agent(found: Identities, resolved: Resolved, named: set[bytes]) 
         if resolved.identities_only and pair.public_data not in named:
             continue
         found.keys.append(pair)
-        found.tried.append(f"{pair.get_comment() or 'a key'} (agent)")
+        found.tried.append(f"{clean_text(pair.get_comment() or 'a key')} (agent)")
         found.touch |= pair.algorithm.startswith(b"sk-")
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import asyncssh
 import pytest
 
 from remote.connection import CHANNELS, Connection, open_connection
@@ -282,6 +283,26 @@ async def test_a_server_that_is_no_ssh_server_is_recognised(answer: Answer, code
         with pytest.raises(UnreachableError) as caught:
             await open_connection(resolved, HostKeyStore(tmp_path))
     assert caught.value.code == code and caught.value.remedy
+
+
+async def test_what_a_server_says_when_it_hangs_up_is_shown_and_sanitised(tmp_path: Path) -> None:
+    class Closed(asyncssh.SSHServer):
+        def connection_made(self, conn: Any) -> None:
+            self.conn = conn
+
+        def begin_auth(self, username: str) -> bool:
+            self.conn.disconnect(12, "Closed \x1b]0;owned\x07until Monday")
+            return True
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    server = await asyncssh.listen("127.0.0.1", 0, server_factory=Closed, server_host_keys=[key], config=None)
+    store = HostKeyStore(tmp_path)
+    store.pin("x", HostKey.parse(key.export_public_key("openssh").decode()))
+    with pytest.raises(UnreachableError) as caught:
+        await open_connection(Resolved("x", "127.0.0.1", server.get_port(), "u"), store)
+    assert caught.value.code == "closed" and "Closed until Monday" in caught.value.message
+    server.close()
+    await server.wait_closed()
 
 
 @EMBEDDED
