@@ -18,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NoReturn
 
 STALE_S = 3600.0
@@ -59,12 +60,12 @@ def unpack(tar: bytes, base: str, name: str, repair: bool) -> str:
                 source = archive.extractfile(member)
                 assert source is not None
                 write(os.path.join(work, *parts), source.read())
-        # the agent starts in half the time, and a megabyte smaller; nothing is compiled later, since it runs with -B
-        compileall.compile_dir(work, ddir=target, quiet=2)
-        for folder, _, files in os.walk(work):
-            # only when all is written: then most of it is flushed by the first few
-            for file in (*files, ""):
-                flush(os.path.join(folder, file))
+        # what the agent runs, so that it starts in half the time and a megabyte smaller: with -B nothing is kept later
+        for part, levels in (("", 0), ("remote", 9), ("pipeline", 0), ("pipeline/rundir", 9)):
+            compileall.compile_dir(os.path.join(work, part), levels, os.path.join(target, part), quiet=2)
+        written = [os.path.join(folder, file) for folder, _, files in os.walk(work) for file in (*files, "")]
+        with ThreadPoolExecutor(16) as pool:  # many at once share the journal's commits, or the round trips
+            list(pool.map(flush, written))
         if repair and os.path.lexists(target):
             os.rename(target, tempfile.mkdtemp(prefix=".unpack-", dir=base))
         try:
