@@ -25,7 +25,7 @@ Judge = Callable[[Sequence[int]], Sequence[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two answers part: position in the answer, the tokens (-1: the answer had ended), fp32 gap of the top two."""
+    """Where two answers part: position in the answer, the tokens (-1: the answer had ended), gap of the top two."""
 
     id: str
     position: int

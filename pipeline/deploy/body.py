@@ -6,6 +6,7 @@ under way. Imports pipeline.stage and this room; torch only through the export a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipeline.deploy.client import EngineClient, Measurement, Question
 from pipeline.deploy.engine import Engine, EngineCommand, bundled_command, service_command
 from pipeline.deploy.lint import lint
 from pipeline.deploy.questions import from_file, from_samples
-from pipeline.rundir import fingerprint, latest_checkpoint, read_json, write_json
+from pipeline.rundir import Output, fingerprint, latest_checkpoint, read_json, write_json
 from pipeline.stage import StageError, StageRun, Stopped
 
 CONCURRENCY = 64
@@ -32,11 +33,19 @@ def deploy(stage: StageRun) -> None:
     _Deployment(stage, params).run()
 
 
+def questions_of(params: DeployParams, inputs: Mapping[str, Output]) -> list[Question]:
+    """The prompts that a deploy with these parameters and inputs measures on. Raises StageError."""
+    if params.prompts:
+        return from_file(Path(params.prompts).expanduser(), params.samples)
+    train = TrainParams(**inputs["train"].params())
+    return from_samples(inputs["generate"].path / "samples.jsonl", train.val_fraction, params.samples)
+
+
 class _Deployment:
     def __init__(self, stage: StageRun, params: DeployParams) -> None:
         self.stage, self.params = stage, params
         self.verifier = str(Path(stage.plan.verifier.path).expanduser())
-        self.questions = self._questions()
+        self.questions = questions_of(params, stage.inputs)
         self.done = 0
 
     def run(self) -> None:
@@ -53,7 +62,7 @@ class _Deployment:
         if counters is None or not counters.drafts:
             raise StageError(
                 "The engine ran with the drafter, but its vllm:spec_decode counters did not move",
-                "Check in its log that the drafter was loaded, and that /metrics shows vllm:spec_decode_num_drafts_total",
+                "Check in its log that the drafter was loaded, and in /metrics for vllm:spec_decode_num_drafts_total",
             )
         stage.progress(self.total, self.total, "prompts", phase="comparing")
         agreement = self._agreement(plain, drafted)
@@ -87,13 +96,6 @@ class _Deployment:
     @property
     def total(self) -> int:
         return 2 * len(self.questions)
-
-    def _questions(self) -> list[Question]:
-        params, stage = self.params, self.stage
-        if params.prompts:
-            return from_file(Path(params.prompts).expanduser(), params.samples)
-        train = TrainParams(**stage.inputs["train"].params())
-        return from_samples(stage.inputs["generate"].path / "samples.jsonl", train.val_fraction, params.samples)
 
     def _exported(self) -> tuple[Path, list[dict[str, str]]]:
         """The exported folder, checked by the linter; it is made once an output."""

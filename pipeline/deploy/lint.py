@@ -49,7 +49,7 @@ class Finding:
 
 
 def lint(folder: Path, verifier: Mapping[str, Any] | None = None) -> list[Finding]:
-    """Findings about a folder with config.json and model.safetensors; verifier: its config.json, for what must agree."""
+    """Findings about a folder of config.json and model.safetensors; verifier: its config.json, for what must agree."""
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         shapes, d2t = read_header(folder / "model.safetensors")
