@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         server = Server(options.host, options.port)
     except (OSError, OverflowError) as error:
         print(
-            f"pipeline.engine: can't listen on {options.host}:{options.port}: {error}. Choose another --port or --host.",
+            f"pipeline.engine: can't listen on {options.host}:{options.port}: {error}. "
+            "Choose another --port or --host.",
             file=sys.stderr,
         )
         return 1

@@ -69,15 +69,16 @@ def read_chat(body: Mapping[str, Any], verifier: Verifier, greedy_only: bool) ->
     if room < 1:
         raise ApiError(
             400,
-            f"This model's maximum context length is {verifier.max_length} tokens, and the prompt alone has {len(prompt_ids)}. Shorten the prompt.",
+            f"This model's maximum context length is {verifier.max_length} tokens, and the prompt alone has "
+            f"{len(prompt_ids)}. Shorten the prompt.",
             "input_tokens",
         )
     max_tokens = _integer(body, name, room, 1)
     if max_tokens > room:
         raise ApiError(
             400,
-            f"This model's maximum context length is {verifier.max_length} tokens. The prompt has {len(prompt_ids)} and {name} asks for "
-            f"{max_tokens} more. Shorten the prompt or ask for at most {room}.",
+            f"This model's maximum context length is {verifier.max_length} tokens. The prompt has {len(prompt_ids)} "
+            f"and {name} asks for {max_tokens} more. Shorten the prompt or ask for at most {room}.",
             "input_tokens",
         )
     stream, options = _flag(body, "stream"), body.get("stream_options")

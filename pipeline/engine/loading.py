@@ -72,7 +72,8 @@ def load(folder: Path, name: str, dtype: str, parser: str) -> Verifier:
     think, end_think = vocabulary.get(THINK), vocabulary.get(END_THINK)
     if parser == "kimi" and end_think is None:
         raise LoadError(
-            f"The reasoning parser kimi needs a token {END_THINK}, which the tokenizer in {folder} lacks. Use --reasoning-parser none."
+            f"The reasoning parser kimi needs a token {END_THINK}, which the tokenizer in {folder} lacks. "
+            "Use --reasoning-parser none."
         )
     if parser == "auto":
         parser = "kimi" if end_think is not None and THINK in str(tokenizer.chat_template) else "none"

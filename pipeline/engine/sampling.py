@@ -1,4 +1,4 @@
-"""Which token comes next: greedy, or drawn with a temperature and top-p, for all rows of a batch at once. Imports torch.
+"""Which token comes next: greedy, or drawn with a temperature and top-p, for all rows at once. Imports torch.
 
 Each row draws from its own generator, so what it draws does not depend on its neighbours.
 """

@@ -73,10 +73,17 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    timeout = 75  # of an idle connection, and of a reader that takes nothing
+    wbufsize = -1  # headers and body leave together, at the flush
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:
         """No line a request: the stages that ask keep their own count."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server itself refuses, in the shape of all other errors."""
+        self.close_connection = True
+        self._send(code, ApiError(code, f"{message or 'The request is broken'}.").body())
 
     def do_GET(self) -> None:
         self._route({"/health": self._health, "/v1/models": self._models, "/metrics": self._metrics})
@@ -90,7 +97,8 @@ class Handler(BaseHTTPRequestHandler):
         with state.lock:
             state.busy += 1
         try:
-            self._body: Any = None
+            self._streaming = False
+            self._body = b""
             if self.command == "POST":
                 self._body = self._read()
             if path not in routes:
@@ -101,13 +109,14 @@ class Handler(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             self.close_connection = True
         except Exception as error:
-            self._send(500, ApiError(500, f"The engine failed: {error!r}").body())
             self.close_connection = True
+            if not self._streaming:
+                self._send(500, ApiError(500, f"The engine failed: {error!r}").body())
         finally:
             with state.lock:
                 state.busy -= 1
 
-    def _read(self) -> Any:
+    def _read(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not length.isdigit():
             self.close_connection = True
@@ -209,15 +218,16 @@ class Handler(BaseHTTPRequestHandler):
                     raise ConnectionError from None
                 continue
             if event.error:
-                raise ApiError(503 if "stopping" in event.error else 500, event.error)
+                raise ApiError(event.status, event.error)
             return event
 
     def _reader_gone(self) -> bool:
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        if not readable:
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        if not poll.poll(0):
             return False
         try:
-            return self.connection.recv(1, socket.MSG_PEEK) == b""
+            return not self.connection.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 
@@ -230,23 +240,21 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         if self.close_connection:
             self.send_header("Connection", "close")
-        self._flush_with(data)
+        self.end_headers()
+        self.wfile.write(data)
+        self.wfile.flush()
 
     def _open_stream(self) -> None:
+        self._streaming = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Transfer-Encoding", "chunked")
-        self._flush_with(b"")
-
-    def _flush_with(self, data: bytes) -> None:
-        """Headers and body in one packet."""
-        self._headers_buffer.append(b"\r\n")
-        self._headers_buffer.append(data)
-        self.flush_headers()
+        self.end_headers()
 
     def _frame(self, body: Mapping[str, Any]) -> None:
         self._chunk(b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n")
 
     def _chunk(self, data: bytes, last: bool = False) -> None:
         self.wfile.write(b"%x\r\n%b\r\n%b" % (len(data), data, b"0\r\n\r\n" if last else b""))
+        self.wfile.flush()

@@ -43,7 +43,7 @@ class Slots:
         self._flat = None
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Stores key and value [rows, heads, n, size]; gives what the queries attend to, [rows, heads, length, size]."""
+        """Stores key and value [rows, heads, n, size]; gives what to attend to, [rows, heads, length, size]."""
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         if keys.dim() < 4 or keys.shape[0] < self._rows or keys.shape[2] < self._positions:
             self._keys[layer_idx] = keys = self._grown(keys, key)

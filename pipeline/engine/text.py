@@ -69,7 +69,7 @@ class Answer:
         return self._release(self._hold)
 
     def finish(self, ids: Sequence[int] = (), length: int | None = None) -> tuple[str, str]:
-        """The rest, with the last ids. length: characters of the whole text, both parts counted, before a stop string."""
+        """The rest, with the last ids. length: characters of the whole text, both parts, before a stop string."""
         self._absorb(ids)
         self._keep(self._pieces.finish())
         if length is not None:

@@ -1,7 +1,7 @@
-"""The decoding thread: takes requests, keeps the batch running, hands tokens back. Imports the batch and, with a drafter,
-pipeline.engine.speculative.
+"""The decoding thread: takes requests, keeps the batch running, hands tokens back.
 
-Requests arrive from many threads through one queue; each gets its tokens back through a queue of its own.
+Requests arrive from many threads through one queue; each gets its tokens back through a queue of its own. With a
+drafter, pipeline.engine.speculative decodes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pipeline.engine.text import Answer, StopStrings
 
 _FLUSH_S = 0.05
 """A stream hands on what it has this often, not token by token: on two cores the reader is the engine's rival."""
+_STOPPING = "The engine is stopping."
 _IDLE_S = 0.2
 _GATHER_S = 0.01
 """With a drafter batches don't let anybody in, so the first request waits this long for company."""
@@ -31,7 +32,8 @@ _GATHER_S = 0.01
 class Event:
     """New ids of an answer; with a finish_reason the last of it.
 
-    stop: the stop string that ended it; length: characters before that; error: why there is no more.
+    stop: the stop string that ended it; length: characters before that; error: why there is no more, with its HTTP
+    status.
     """
 
     ids: Sequence[int] = ()
@@ -39,6 +41,7 @@ class Event:
     stop: str = ""
     length: int | None = None
     error: str = ""
+    status: int = 500
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Job(Row):
     stops: StopStrings | None = None
     events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
     cancelled: bool = False
+    looked: int = 0
     sent: int = 0
     sent_at: float = 0.0
 
@@ -56,14 +60,15 @@ class Job(Row):
         """Ends the answer where its reader is gone or a stop string stands."""
         if self.cancelled:
             self.finish_reason = "abort"
-        elif self.stops is not None and self.stops.push(self.output_ids[-1:]):
-            self.finish_reason = "stop"
+        elif self.stops is not None:
+            new, self.looked = self.output_ids[self.looked :], len(self.output_ids)
+            if self.stops.push(new) or (self.finish_reason and self.stops.finish()):
+                self.finish_reason = "stop"
 
     def hand_on(self, now: float) -> None:
         """Sends what is due: everything at the end, before that only to streams and only now and then."""
         if self.finish_reason:
-            found = self.stops is not None and self.stops.length is not None
-            stop, length = (self.stops.found, self.stops.length) if self.stops is not None and found else ("", None)
+            stop, length = (self.stops.found, self.stops.length) if self.stops is not None else ("", None)
             self.events.put(Event(self.output_ids[self.sent :], self.finish_reason, stop, length))
         elif self.stream and now - self.sent_at >= _FLUSH_S:
             self.events.put(Event(self.output_ids[self.sent :]))
@@ -77,6 +82,7 @@ class Work:
         self._verifier, self._max_batch, self._metrics = verifier, max_batch, metrics
         self._queue: SimpleQueue[Job] = SimpleQueue()
         self._stopping = threading.Event()
+        self._working: Sequence[Row] = []
         self.drafted: DraftCounters | None = None
         self._loop: Callable[[], None] = self._plain
 
@@ -89,6 +95,7 @@ class Work:
 
         def loop() -> None:
             while jobs := self._take(self._max_batch, wait=True, gather=True):
+                self._working, self._metrics.running = jobs, len(jobs)
                 answers = decoder.generate(
                     [list(job.prompt_ids) for job in jobs],
                     [job.max_tokens for job in jobs],
@@ -100,6 +107,7 @@ class Work:
                         job.look()
                         if job.finish_reason:
                             break
+                self._working, self._metrics.running = [], 0
                 self._close(jobs)
 
         self._loop = loop
@@ -109,7 +117,7 @@ class Work:
         stops = StopStrings(Answer(self._verifier.decode, request.think), request.stop) if request.stop else None
         job = Job(request.prompt_ids, request.max_tokens, request.sampling, stream=request.stream, stops=stops)
         if self._stopping.is_set():
-            job.events.put(Event(error="The engine is stopping."))
+            job.events.put(Event(error=_STOPPING, status=503))
         else:
             self._queue.put(job)
         return job
@@ -126,7 +134,7 @@ class Work:
             except Exception as error:  # one broken pass must not take the server down with it
                 print(f"pipeline.engine: a decoding step failed: {error!r}", file=sys.stderr, flush=True)
                 self._fail(f"The engine failed while decoding: {error}")
-        self._fail("The engine is stopping.")
+        self._fail(_STOPPING, 503)
 
     def _plain(self) -> None:
         batch = Batch(self._verifier)
@@ -149,10 +157,7 @@ class Work:
         now = time.monotonic()
         for job in rows:
             assert isinstance(job, Job)
-            if not job.finish_reason:
-                job.look()
-            elif job.stops is not None:
-                job.stops.push(job.output_ids[-1:])
+            job.look()
             if not job.finish_reason:
                 job.hand_on(now)
 
@@ -186,15 +191,14 @@ class Work:
         self._metrics.waiting = self._queue.qsize()
         return jobs
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str, status: int = 500) -> None:
+        """Ends the answers under way; where the engine stops, those that wait too."""
         rows, self._working = self._working, []
         for row in rows:
             if isinstance(row, Job):
-                row.events.put(Event(error=message))
+                row.events.put(Event(error=message, status=status))
         while self._stopping.is_set():
             try:
-                self._queue.get_nowait().events.put(Event(error=message))
+                self._queue.get_nowait().events.put(Event(error=message, status=status))
             except Empty:
                 break
-
-    _working: Sequence[Row] = ()

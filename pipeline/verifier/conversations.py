@@ -1,4 +1,4 @@
-"""Training conversations of the bundled verifier: a task, sometimes with a system prompt, earlier turns or thinking off.
+"""Training conversations: a task, sometimes with a system prompt, earlier turns or thinking off.
 
 Standard library only.
 """

@@ -1,4 +1,4 @@
-"""Training rows of the bundled verifier: conversations as token ids, packed several to a row. Imports numpy and transformers."""
+"""Training rows: conversations as token ids, several packed in a row. Imports numpy and transformers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Array = npt.NDArray[np.int16]
 class Rows:
     """Packed rows, each [rows, ROW] int16.
 
-    `ids` are token ids; `document` numbers the conversations of a row from 0, -1 is padding; `position` counts from 0 in
-    each conversation; `target` is the id to predict at that place, -1 where nothing is learnt.
+    `ids` are token ids; `document` numbers the conversations of a row from 0, -1 is padding; `position` counts from 0
+    in each conversation; `target` is the id to predict at that place, -1 where nothing is learnt.
     """
 
     ids: Array
@@ -62,17 +62,17 @@ def _pack(documents: list[tuple[list[int], list[int]]], pad: int) -> Rows:
                 full.append(open_rows.pop(fullest)[1])
     full += [row for _, row in open_rows]
     shape = (len(full), ROW)
-    ids, document = np.full(shape, pad, np.int16), np.full(shape, -1, np.int16)
+    ids, numbers = np.full(shape, pad, np.int16), np.full(shape, -1, np.int16)
     position, target = np.zeros(shape, np.int16), np.full(shape, -1, np.int16)
     for r, row in enumerate(full):
         at = 0
         for number, (prompt, said) in enumerate(row):
             whole = prompt + said
             end = at + len(whole)
-            ids[r, at:end], document[r, at:end], position[r, at:end] = whole, number, np.arange(len(whole))
+            ids[r, at:end], numbers[r, at:end], position[r, at:end] = whole, number, np.arange(len(whole))
             target[r, at + len(prompt) - 1 : end - 1] = said
             at = end
-    return Rows(ids, document, position, target)
+    return Rows(ids, numbers, position, target)
 
 
 def _chunk(folder: str, seed: str, count: int) -> Rows:
@@ -88,7 +88,7 @@ def _chunk(folder: str, seed: str, count: int) -> Rows:
 
 
 def build_rows(tokenizer_folder: Path, seed: int, count: int, processes: int) -> Rows:
-    """`count` conversations of the training space as packed rows, made by `processes` processes; the same for the same seed."""
+    """`count` conversations of the training space as packed rows, the same for the same seed."""
     chunks = [(str(tokenizer_folder), f"{seed}/{i}", min(_CHUNK, count - i)) for i in range(0, count, _CHUNK)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         parts = list(pool.map(_chunk, *zip(*chunks)))

@@ -56,7 +56,7 @@ def _fresh(family: Family, random: Random, space: str, seen: set[bytes]) -> Task
 
 
 def prompts(seed: int, count: int, space: str = "train") -> list[dict[str, str]]:
-    """Rows {"id", "prompt", "answer", "family"} of `tasks`; ids are stable and name the space, the seed and the number."""
+    """Rows {"id", "prompt", "answer", "family"} of `tasks`; ids name the space, the seed and the number."""
     return [
         {"id": f"{space}-{seed}-{i:06d}", "prompt": task.prompt, "answer": task.answer, "family": task.family}
         for i, task in enumerate(tasks(seed, count, space))

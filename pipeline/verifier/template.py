@@ -1,8 +1,8 @@
 """The chat template of the bundled verifier: Kimi's layout, once as Jinja for the tokenizer and once as plain Python.
 
-Layout (https://huggingface.co/moonshotai/Kimi-K2.5, chat_template.jinja): <|im_ROLE|>ROLE<|im_middle|>text<|im_end|>; the
-generation prompt opens `<think>`, or holds an empty `<think></think>` where `thinking` is false; answers of earlier
-turns keep an empty `<think></think>` in place of their reasoning. Standard library only.
+Layout (https://huggingface.co/moonshotai/Kimi-K2.5, chat_template.jinja): <|im_ROLE|>ROLE<|im_middle|>text<|im_end|>;
+the generation prompt opens `<think>`, or holds an empty `<think></think>` where `thinking` is false; answers of
+earlier turns keep an empty `<think></think>` in place of their reasoning. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trains the bundled verifier: `python -m pipeline.verifier.train --out DIR`. Imports torch and transformers.
 
-Fits the tokenizer, makes the training rows, trains a small Llama with AdamW and a cosine schedule, checks held-out tasks
-on the way and writes the model folder. Seeded: the same command on the same software gives the same data and start.
+Fits the tokenizer, makes the training rows, trains a small Llama with AdamW and a cosine schedule, checks held-out
+tasks on the way and writes the model folder. Seeded: the same command on the same software gives the same data, start
+and order.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def held_out_exact(model: Any, tokenizer: Any, count: int, device: torch.device)
     model.eval()
     with torch.inference_mode():
         for part, mask, names in zip(
-            ids.split(256), said.split(256), [families[i : i + 256] for i in range(0, count, 256)]
+            torch.split(ids, 256), torch.split(said, 256), [families[i : i + 256] for i in range(0, count, 256)]
         ):
             guess = model(input_ids=part.to(device)).logits[:, :-1].argmax(-1).cpu()
             exact = ((guess == part[:, 1:]) | ~mask[:, 1:]).all(-1).tolist()
@@ -153,7 +154,7 @@ def train(
             logits = model.lm_head(hidden[kept])
         loss = functional.cross_entropy(logits.float(), wanted[kept])
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         step += 1

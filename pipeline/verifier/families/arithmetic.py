@@ -1,4 +1,4 @@
-"""Task families about numbers: the four operations digit by digit, comparison, sums, sequences. Standard library only."""
+"""Task families about numbers: four operations digit by digit, comparison, sums, sequences. Standard library only."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def division(random: Random) -> Task:
         f"How many times does {b} go into {a}, and what is left?",
     )[style]
     rows = [f"{b} * {n} = {b * n}" for n in range(max(1, quotient - 1), quotient + 2)]
-    reasoning = f"Try {b}: {listed(rows)}. {b * quotient} fits, {b * (quotient + 1)} is more than {a}. {a} - {b * quotient} = {remainder}."
+    fits, beyond = b * quotient, b * (quotient + 1)
+    reasoning = f"Try {b}: {listed(rows)}. {fits} fits, {beyond} is more than {a}. {a} - {fits} = {remainder}."
     return Task(
         "division",
         prompt,

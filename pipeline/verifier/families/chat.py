@@ -1,4 +1,4 @@
-"""The task family of plain talk: greetings, questions about the model, questions it can't answer. Standard library only."""
+"""The task family of plain talk: greetings, questions about the model, others. Standard library only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def talk(random: Random) -> Task:
             "What are you good at",
             "Are you a robot",
         ]
-        prompt = f"{random.choice(asks)}? {random.choice(['', f'{name} wants to know.', f'Tell {name}.', f'I am {name}.'])}".strip()
+        endings = ["", f"{name} wants to know.", f"Tell {name}.", f"I am {name}."]
+        prompt = f"{random.choice(asks)}? {random.choice(endings)}".strip()
         return Task(
             "talk",
             prompt,

@@ -28,7 +28,9 @@ def weekday(random: Random) -> Task:
         if rest
         else f"Nothing is left over, so it is {name} again."
     )
-    reasoning = f"{days} days {'after' if forward else 'before'} {name}. {listed([f'7 * {n} = {7 * n}' for n in range(max(weeks, 1), weeks + 2)])}. {days} = 7 * {weeks} + {rest}. {moves}"
+    rows = listed([f"7 * {n} = {7 * n}" for n in range(max(weeks, 1), weeks + 2)])
+    opening = f"{days} days {'after' if forward else 'before'} {name}."
+    reasoning = f"{opening} {rows}. {days} = 7 * {weeks} + {rest}. {moves}"
     return Task("weekday", prompt, reasoning, f"The day is {key}", key)
 
 
@@ -107,5 +109,6 @@ def conversion(random: Random) -> Task:
         style
     ]
     product, result = count * factor, count * factor + rest
-    reasoning = f"{quantity} in {many}. One {big} is {factor} {many}. {count} * {factor} = {product}. Then {product} + {rest} = {result}."
+    steps = f"{count} * {factor} = {product}. Then {product} + {rest} = {result}."
+    reasoning = f"{quantity} in {many}. One {big} is {factor} {many}. {steps}"
     return Task("conversion", prompt, reasoning, f"{quantity} in {many}: {result}", str(result))

@@ -1,7 +1,8 @@
-"""Task families told as small stories with names: gains and losses, shopping, ages, possessions, queues. Standard library only."""
+"""Task families told as small stories: gains, shopping, ages, possessions, queues. Standard library only."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from pipeline.verifier.families.task import Task, article, choose, listed, plural
@@ -41,13 +42,19 @@ def shopping(random: Random) -> Task:
     first, second = choose(random, COUNTED, 2)
     a, b, m, n = random.randint(2, 12), random.randint(2, 12), random.randint(2, 9), random.randint(2, 9)
     money = random.choice(["euros", "dollars", "coins"])
+    firsts, seconds = plural(first, m), plural(second, n)
     story = (
-        f"{article(first).capitalize()} costs {a} {money} and {article(second)} costs {b}. {name} buys {m} {plural(first, m)} and {n} {plural(second, n)}. How much is that?"
+        f"{article(first).capitalize()} costs {a} {money} and {article(second)} costs {b}. "
+        f"{name} buys {m} {firsts} and {n} {seconds}. How much is that?"
         if style == 0
-        else f"{name} wants {m} {plural(first, m)} at {a} {money} each and {n} {plural(second, n)} at {b} {money} each. What does {name} pay?"
+        else f"{name} wants {m} {firsts} at {a} {money} each and {n} {seconds} at {b} {money} each. "
+        f"What does {name} pay?"
     )
     result = a * m + b * n
-    reasoning = f"{name} takes {m} {plural(first, m)} at {a} and {n} {plural(second, n)} at {b}. {plural(first, m).capitalize()}: {m} * {a} = {m * a}. {plural(second, n).capitalize()}: {n} * {b} = {n * b}. Together {m * a} + {n * b} = {result}."
+    reasoning = (
+        f"{name} takes {m} {firsts} at {a} and {n} {seconds} at {b}. {firsts.capitalize()}: {m} * {a} = {m * a}. "
+        f"{seconds.capitalize()}: {n} * {b} = {n * b}. Together {m * a} + {n * b} = {result}."
+    )
     return Task("shopping", story, reasoning, f"{name} pays in {money}: {result}", str(result))
 
 
@@ -67,7 +74,8 @@ def ages(random: Random) -> Task:
             else f"{years[best]} and {years[i]}, less is {min(years[best], years[i])}"
         )
         best = best if pick(years[best], years[i]) == years[best] else i
-    reasoning = f"The ages: {listed([f'{name} {age}' for name, age in zip(names, years)])}. Compare: {'; '.join(steps)}. That age belongs to {names[best]}."
+    told = listed([f"{name} {age}" for name, age in zip(names, years)])
+    reasoning = f"The ages: {told}. Compare: {'; '.join(steps)}. That age belongs to {names[best]}."
     return Task("ages", f"{facts}. Who is the {want}?", reasoning, f"The {want} is {names[best]}", names[best])
 
 
@@ -101,14 +109,14 @@ def queue(random: Random) -> Task:
     style = random.randrange(2)
     names = choose(random, NAMES, random.randint(4, 6))
     place = random.choice(PLACES)
-    facts = [f"{a} is right before {b}" for a, b in zip(names, names[1:])]
+    facts = [f"{a} is right before {b}" for a, b in pairwise(names)]
     shuffled = random.sample(facts, len(facts))
     prompt = f"At the {place} people stand in a line. {'. '.join(shuffled)}. " + (
         "Give the order." if style == 0 else "Who stands where, from the front?"
     )
     told = listed([fact.replace(" is right before ", " before ") for fact in shuffled])
     steps = f"Told: {told}. Nobody is before {names[0]}, so {names[0]} leads. " + " ".join(
-        f"After {a} comes {b}." for a, b in zip(names, names[1:])
+        f"After {a} comes {b}." for a, b in pairwise(names)
     )
     key = listed(names)
     return Task("queue", prompt, steps, f"From the front: {key}", key)
@@ -132,5 +140,6 @@ def introductions(random: Random) -> Task:
         if style == 0
         else f"Notes: {listed(facts)}. Say this as a sentence."
     )
-    reasoning = f"The notes say {listed(facts)}. Order: name {name}, home {place}, mood {trait}, owns {colour} {thing}, friend {friend}."
+    ordered = f"name {name}, home {place}, mood {trait}, owns {colour} {thing}, friend {friend}"
+    reasoning = f"The notes say {listed(facts)}. Order: {ordered}."
     return Task("introductions", prompt, reasoning, f"{key}.", key)

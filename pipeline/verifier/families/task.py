@@ -24,7 +24,7 @@ class Task:
     def check(self, content: str) -> bool:
         """Whether `content` (an answer without its reasoning) ends with the key and nothing after it.
 
-        A key that follows a colon in `answer` must follow one in `content` too, so that a list with surplus items fails.
+        A key that follows a colon in `answer` must follow one in `content` too: a list with surplus items fails.
         """
         after_colon = self.answer.endswith((": " + self.key, ": " + self.key + "."))
         before = r"(?:^|: )" if after_colon else r"(?:^|\s)"

@@ -36,7 +36,8 @@ def reverse_letters(random: Random) -> Task:
         f"What is the word {word} spelled from the end?",
     )[style]
     key = "-".join(reversed(word))
-    reasoning = f"The letters of {word} are {', '.join(word)}. There are {len(word)}. From the end: {', '.join(reversed(word))}."
+    letters, backwards = ", ".join(word), ", ".join(reversed(word))
+    reasoning = f"The letters of {word} are {letters}. There are {len(word)}. From the end: {backwards}."
     return Task("reverse_letters", prompt, reasoning, f"{word} backwards is {key}", key)
 
 
@@ -153,7 +154,10 @@ def swap_ends(random: Random) -> Task:
     )
     middle = words[1:-1]
     key = " ".join([words[-1], *middle, words[0]])
-    reasoning = f"The words are {shown}. First is {words[0]}, last is {words[-1]}, between them {listed(middle)}. So {words[-1]} leads and {words[0]} ends."
+    reasoning = (
+        f"The words are {shown}. First is {words[0]}, last is {words[-1]}, between them {listed(middle)}. "
+        f"So {words[-1]} leads and {words[0]} ends."
+    )
     return Task("swap_ends", prompt, reasoning, f"Swapped: {key}", key)
 
 
@@ -182,7 +186,10 @@ def who_does_what(random: Random) -> Task:
     question = (f"Who {verb} {target}?", f"What does {subject} do?", f"Which word comes after {words[5]}?")[style]
     key = (subject, f"{verb} {target}", words[6])[style]
     numbered = listed([f"{i + 1} {word}" for i, word in enumerate(words)])
-    reasoning = f"Words: {numbered}. It starts with {subject}. Then {verb}. Then {target}. The question is about {('the start', verb, words[5])[style]}."
+    about = ("the start", verb, words[5])[style]
+    reasoning = (
+        f"Words: {numbered}. It starts with {subject}. Then {verb}. Then {target}. The question is about {about}."
+    )
     return Task(
         "who_does_what",
         f"Read this: {shown}. {question}",
