@@ -1,4 +1,8 @@
-"""Acceptance length and the rate at each position: measured by deploy, simulated by train's validation until then."""
+"""Acceptance length: measured by deploy with the rate at each position, simulated by train's validation until then.
+
+Validation has no rates but accuracies, which count a position whether or not the one before it was accepted; the panel
+calls them `acc`, since the two are not comparable.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass
 
 from console.format import UNKNOWN, number
 from console.snapshot import Curve, Snapshot
-from console.widgets.ink import Line, Span, bar, fit, heading
+from console.widgets.ink import Line, Span, bar, fit, heading, width_of
 from console.widgets.panel import Panel
 
 
@@ -19,6 +23,8 @@ class Acceptance:
     length: float | None
     rates: tuple[float | None, ...]
     kind: str
+    unit: str = ""
+    """Before the number of a position: empty for rates, `acc` for accuracies."""
     speed: tuple[float, float] | None = None
     """Tokens per second (plain, drafted), when deploy measured both."""
 
@@ -31,10 +37,10 @@ def acceptance_of(snapshot: Snapshot) -> Acceptance | None:
     if isinstance(measured, int | float):
         listed = report.get("rate_by_position")
         rates = tuple(_rate(value) for value in listed) if isinstance(listed, Sequence) else ()
-        return Acceptance(float(measured), rates, "measured", _speed(report.get("tokens_per_s")))
+        return Acceptance(float(measured), rates, "measured", "", _speed(report.get("tokens_per_s")))
     if snapshot.acceptance_length is None:
         return None
-    return Acceptance(snapshot.acceptance_length, simulated_rates(snapshot.curves), "simulated")
+    return Acceptance(snapshot.acceptance_length, accuracies(snapshot.curves), "simulated", "acc ")
 
 
 def _rate(value: object) -> float | None:
@@ -48,7 +54,7 @@ def _speed(value: object) -> tuple[float, float] | None:
     return (plain, drafted) if plain and drafted else None
 
 
-def simulated_rates(curves: Sequence[Curve]) -> tuple[float | None, ...]:
+def accuracies(curves: Sequence[Curve]) -> tuple[float | None, ...]:
     """The newest validation accuracy of each TTT position: val/acc_0, val/acc_1, …"""
     found: dict[int, float | None] = {}
     for curve in curves:
@@ -80,19 +86,26 @@ def acceptance_lines(acceptance: Acceptance | None, width: int, height: int) -> 
     if room <= 0 or not acceptance.rates:
         return out + out_speed
     if len(acceptance.rates) > room:
-        cells: list[Span] = []
-        for position, share in enumerate(acceptance.rates):
-            cells += [(f"{'  ' if position else ''}{position + 1} ", "label"), (_share_text(share), "value")]
-        return [*out, fit(cells, width)]
+        row = _in_one_row(acceptance, 1)
+        return [*out, fit(row if width_of(row) <= width else _in_one_row(acceptance, 0), width)]
     for position, share in enumerate(acceptance.rates):
-        size = min(60, max(0, width - 10))
-        row: list[Span] = [(f"{position + 1:>2} ", "label"), *bar(share, size, "series-3")]
-        out.append(fit([*row, (" ", ""), (_share_text(share), "value")], width))
+        label = f" {acceptance.unit}{position + 1} "
+        size = min(60, max(0, width - len(label) - 7))
+        begun: list[Span] = [(label, "label"), *bar(share, size, "series-3")]
+        out.append(fit([*begun, (" ", ""), (_share_text(share), "value")], width))
     return out + out_speed
 
 
-def _share_text(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.1f}%"
+def _in_one_row(acceptance: Acceptance, digits: int) -> Line:
+    cells: list[Span] = []
+    for position, share in enumerate(acceptance.rates):
+        label = f"{'  ' if position else acceptance.unit}{position + 1} "
+        cells += [(label, "label"), (_share_text(share, digits), "value")]
+    return tuple(cells)
+
+
+def _share_text(share: float | None, digits: int = 1) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.{digits}f}%"
 
 
 class AcceptancePanel(Panel):

@@ -24,6 +24,8 @@ from console.widgets.panel import Panel
 _LABEL = 8
 _AMOUNT = 15
 _PERCENT = 5
+_FAR_OFF_S = 60 * 86_400.0
+"""Nobody plans by a volume that is full in more than two months: at that rate nothing is filling it."""
 _IF_ROOM = 9
 """Rank of a note for which no room is made."""
 
@@ -121,7 +123,7 @@ def _volume_row(disk: DiskView | None) -> Row:
     elif filling_up(disk):
         alarm = "warn"
     notes: list[Part] = []
-    if disk.full_in_s is not None and known(disk.full_in_s):
+    if disk.full_in_s is not None and disk.full_in_s < _FAR_OFF_S:
         notes.append((0, [("full in ", alarm or "label"), (duration(disk.full_in_s), alarm or "value")]))
     if disk.fill_rate_bps:
         notes.append((1, [(byte_rate(disk.fill_rate_bps), "value")]))
