@@ -5,6 +5,7 @@ Imports tokenizers and transformers, both inside the functions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,4 +61,14 @@ def make_tokenizer(folder: Path, seed: int, count: int, vocabulary: int = VOCABU
     )
     folder.mkdir(parents=True, exist_ok=True)
     fast.save_pretrained(folder)
+    _name_for_older_readers(folder / "tokenizer_config.json")
     return fast
+
+
+def _name_for_older_readers(path: Path) -> None:
+    """transformers 5 writes names into the configuration that transformers 4, which SGLang may bring, does not know."""
+    config = json.loads(path.read_text("utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    config.pop("backend", None)
+    path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")

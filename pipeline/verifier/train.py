@@ -24,6 +24,7 @@ from pipeline.verifier.template import IM_END, PAD, render
 from pipeline.verifier.tokenizer import CONTEXT, VOCABULARY, make_tokenizer
 
 HELD_OUT_SEED = 1
+_WARMUP = 200
 
 
 def arguments() -> argparse.Namespace:
@@ -32,11 +33,11 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument(
-        "--minutes", type=float, default=60.0, help="stop and save after so many minutes, whatever the steps"
+        "--minutes", type=float, default=60.0, help="stop early and save after so many minutes of training"
     )
-    parser.add_argument("--conversations", type=int, default=2_000_000)
+    parser.add_argument("--conversations", type=int, default=1_000_000)
     parser.add_argument("--batch-rows", type=int, default=512, help=f"rows of {ROW} tokens in a step")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -139,8 +140,7 @@ def train(
             order, at = torch.randperm(len(ids), generator=generator), 0
         chosen = order[at : at + options.batch_rows].to(device)
         at += options.batch_rows
-        done = max(step / options.steps, (time.monotonic() - started) / limit)
-        rate = options.lr * min(1.0, (step + 1) / 200) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, done)))
+        rate = options.lr * min(1.0, (step + 1) / _WARMUP) * (0.5 + 0.5 * math.cos(math.pi * step / options.steps))
         for group in optimizer.param_groups:
             group["lr"] = rate
         part = document[chosen]
