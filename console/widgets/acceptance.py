@@ -59,7 +59,7 @@ def accuracies(curves: Sequence[Curve]) -> tuple[float | None, ...]:
     found: dict[int, float | None] = {}
     for curve in curves:
         name, _, position = curve.name.rpartition("_")
-        if name == "val/acc" and position.isdigit():
+        if name == "val/acc" and position.isdecimal() and len(position) <= 2:
             known = [value for value in curve.values if value is not None and math.isfinite(value)]
             found[int(position)] = known[-1] if known else None
     return tuple(found.get(position) for position in range(max(found) + 1)) if found else ()

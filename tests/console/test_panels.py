@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from console.snapshot import EventView, GpuView, ServiceView
-from console.widgets.acceptance import acceptance_lines, acceptance_of
+from console.snapshot import Curve, EventView, GpuView, ServiceView
+from console.widgets.acceptance import acceptance_lines, acceptance_of, accuracies
 from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
+from console.widgets.chart.views import views_of
 from console.widgets.events import event_lines
 from console.widgets.footer import footer_line
 from console.widgets.gpus import gpu_lines, gpu_summary
@@ -319,6 +320,12 @@ def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
         "119 tok/s drafted, 61 plain ×1.94",
     ]
     assert shown(acceptance_lines(measured, 30, 2))[1] == "1 74.2%  2 55.1%  3 40.2%"
+
+
+def test_metrics_with_odd_names_do_no_harm(scenes: Any) -> None:
+    odd = tuple(Curve(f"val/acc_{end}", (1.0,), (None,), (0.5,)) for end in ("²", "9" * 5000, "x", "", "1"))
+    assert accuracies(odd) == (None, 0.5)
+    assert [view.name for view in views_of(odd)] == ["accuracy by position"]
 
 
 def test_a_report_of_another_shape_does_no_harm(scenes: Any) -> None:

@@ -40,7 +40,8 @@ def views_of(curves: Sequence[Curve]) -> list[ChartView]:
     names = {curve.name for curve in curves if any(value is not None for value in curve.values)}
     found = [view for view in _FIXED if any(member[0] in names for member in view.members)]
     for prefix in ("val/acc_", "train/acc_"):
-        places = sorted(int(n.removeprefix(prefix)) for n in names if n.removeprefix(prefix).isdigit())
+        found_places = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+        places = sorted(int(place) for place in found_places if place.isdecimal() and len(place) <= 2)
         if places:
             members = tuple((f"{prefix}{place}", f"{place + 1}", prefix.startswith("val")) for place in places[:8])
             found.insert(1 if found and found[0].name == "loss" else 0, ChartView("accuracy by position", members, 3))
