@@ -355,6 +355,7 @@ async def test_a_proxy_command_carries_the_connection(real: Any, sshd: Any, tmp_
         f"s = socket.create_connection(('127.0.0.1', {sshd.port}))\n"
         "def up():\n"
         "    while d := os.read(0, 65536): s.sendall(d)\n"
+        "    os._exit(0)\n"
         "threading.Thread(target=up, daemon=True).start()\n"
         "while d := s.recv(65536): os.write(1, d)\n"
     )
