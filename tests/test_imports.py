@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "transformers", "textual", "asyncssh", "numpy", "openai", "safetensors")
 HOST_ONLY_STDLIB = [
     "remote/protocol.py",
+    "remote/unpack.py",
     "pipeline/config.py",
     "pipeline/budget.py",
     "pipeline/fields.py",

@@ -150,5 +150,5 @@ def test_a_verifier_that_ought_to_reason_and_does_not_is_stopped_early(
     found = status(run.stage("generate"))
     assert found.state is StageState.FAILED
     assert "reasoning-parser" in found.message + found.remedy
-    output = run.stage("generate").outputs()[-1]
+    output = run.stage("generate").output(run.stage("generate").outputs()[-1])
     assert len(list(iter_jsonl(output.path / "rejects.jsonl"))) <= 20
