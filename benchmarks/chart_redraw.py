@@ -1,8 +1,8 @@
 """Milliseconds to draw the loss chart anew, by the number of points of a curve, and to take a new curve in.
 
-A redraw follows every toggle, resize and change of theme; taking in happens once for new data. The host sends at most a few
-hundred points a curve; the larger counts show where plain Python would stop being enough. The claim is a redraw of
-a million points within 16 ms at 120x40.
+A redraw follows every toggle, resize and change of theme; taking in happens once for new data. The host sends at most
+a few hundred points a curve; the larger counts show where plain Python would stop being enough. The claim is a redraw
+of a million points within 16 ms at 120x40.
 
     python -m benchmarks.chart_redraw [--size 120x40] [--json]
 """

@@ -59,10 +59,12 @@ def arrange(width: int, height: int, facts: Facts) -> dict[str, Region]:
     if facts.zoom:
         places["chart"] = Region(left, top, inner, room)
         return places
-    log = _log_height(width, height, room, facts)
+    log = min(room, _log_height(width, height, room, facts))
     middle = room - log - (1 if tall and log else 0)
     if log:
         places["log"] = Region(left, bottom - log, inner, log)
+    if middle <= 0:
+        return places
     body = Region(left, top, inner, middle)
     if width < NARROW:
         _one_column(places, body, facts)

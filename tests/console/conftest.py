@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from console.snapshot import (
     BudgetView,
@@ -25,6 +26,9 @@ from console.snapshot import (
     StageView,
 )
 from pipeline.config import Plan, set_values
+
+settings.register_profile("console", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("console")
 
 NOW = 1_764_511_327.0
 """2025-11-30 14:02:07 UTC."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from console.screens.arrangement import LOG_SIZES, Facts, arrange
@@ -24,6 +24,8 @@ facts = st.builds(
 )
 
 
+@example(76, 3, Facts(log="half"))
+@example(5, 3, Facts(log="half"))
 @given(st.integers(1, 260), st.integers(1, 90), facts)
 def test_panels_lie_inside_and_apart(width: int, height: int, known: Facts) -> None:
     places = arrange(width, height, known)
