@@ -218,6 +218,8 @@ async def _hello(channel: Channel, nonce: str) -> protocol.Hello:
         hello = protocol.Decoder().decode(line)
     except protocol.ProtocolError as error:
         raise BootstrapError(f"The agent's first words make no sense: {error.message}.", "", "version", True) from None
+    if isinstance(hello, protocol.Failure):
+        raise BootstrapError(clean_text(hello.message), clean_text(hello.remedy), "root", True)
     if not isinstance(hello, protocol.Hello) or hello.protocol != protocol.PROTOCOL:
         raise BootstrapError(
             "The agent speaks another version of the protocol.", "Update Eagledeck on this laptop.", "version", True

@@ -48,10 +48,17 @@ CLOSE_S = 2.0
 
 
 def serve(root: Path, nonce: str, source: int = 0, sink: int = 1, silence_s: float = SILENCE_S) -> int:
-    """Serves one connection to its end. Exit status 0."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    root = Path(os.path.realpath(root))
-    os.write(sink, nonce.encode() + b"\n" + encode(hello(root))[0])
+    """Serves one connection to its end. Exit status 0, 1 when the root can't be used (said instead of the hello)."""
+    os.write(sink, nonce.encode() + b"\n")
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root = Path(os.path.realpath(root))
+        os.listdir(root)
+    except OSError as error:
+        why = f"{error.filename or root} can't be used as the root: {error.strerror}"
+        os.write(sink, encode(Failure(0, "refused", why, "name another root, on a volume that can be written"))[0])
+        return 1
+    os.write(sink, encode(hello(root))[0])
     agent = Agent(root, sink)
     agent.read(source, silence_s)
     agent.outbox.close(CLOSE_S)

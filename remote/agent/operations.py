@@ -17,7 +17,7 @@ from pipeline.budget import check_run, explain
 from pipeline.config import STAGES, ConfigError, Plan
 from pipeline.geometry import GeometryError
 from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
-from remote.agent import recorder, starting
+from remote.agent import recorder, services, starting
 from remote.agent.attempts import ServiceDir
 from remote.agent.conductor import conductor_view, request_stop
 from remote.agent.curves import Curves
@@ -217,9 +217,16 @@ class Operations:
             attempt.request("stop", "a person")
             _wake(attempt)
             stopped.append(name)
-        if not stopped and not conductor:
+        # What a killed conductor left behind.
+        idle = not stage and not stopped and not conductor
+        left = (
+            [name for name in holder.plan().services if services.release(holder, holder.plan(), name, wait=False)]
+            if idle
+            else []
+        )
+        if not (stopped or conductor or left):
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
-        return {"stages": stopped, "conductor": conductor}
+        return {"stages": stopped, "conductor": conductor, "services": left}
 
     def op_kill(self, run: str, stage: str = "") -> dict[str, Any]:
         holder = self._run(run)

@@ -26,6 +26,8 @@ RESTARTS = 3
 STEADY_S = 600.0
 """A service that was up this long has its restarts counted anew."""
 POLL_S = 0.5
+STOP_S = 120.0
+"""Longer than the ladder of its supervisor: then something sits in the kernel and can't be killed."""
 KEPT_ATTEMPTS = 20
 
 
@@ -184,8 +186,13 @@ def _stop(root: Path, name: str, why: str, wait: bool = True) -> bool:
     if seen.state == "LOST":
         adopt(attempt, f"service {name}")
     attempt.request("stop", why)
+    end = time.monotonic() + STOP_S
     while wait and held(service.lock_path):
-        time.sleep(0.1)  # bounded by the ladder of its supervisor
+        if time.monotonic() > end:
+            raise RunError(
+                f"service {name} can't be stopped: some of its processes can't be killed", "restart the host"
+            )
+        time.sleep(0.1)
     return True
 
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from pipeline.rundir import JsonLines, StageState, held, process_start, status
+from pipeline.rundir import JsonLines, RunDir, StageState, held, process_start, status
 from remote.agent.curves import Curves
 from remote.agent.outbox import Outbox
 from remote.protocol import Decoder, Failure, Push, Reply, Splitter
@@ -205,7 +205,7 @@ def test_stop_resume_kill_restart(host, wait_for):
         agent.push("run", lambda data: data["stages"]["generate"]["progress"].get("done"))
 
     counting()
-    assert agent.ask("stop", run="r1") == {"stages": ["generate"], "conductor": True}
+    assert agent.ask("stop", run="r1") == {"stages": ["generate"], "conductor": True, "services": []}
     agent.push("run", lambda data: data["stages"]["generate"]["state"] == "STOPPED")
     wait_for(lambda: not held(run.path / "conductor" / "lock"))
     assert agent.ask("resume", run="r1", stage="generate")["already"] is False
@@ -467,3 +467,36 @@ def test_doctor_finds_what_is_missing(host, tmp_path):
     assert by["stage python"]["ok"] is False and "torch missing" in by["stage python"]["message"]
     assert by["stage python"]["remedy"]
     assert found["ok"] is False
+
+
+def test_a_root_that_cannot_be_used_is_said_in_place_of_the_hello(host):
+    from remote.agent.starting import command
+
+    (host.root / "file").write_text("")
+    argv = command("serve", "--root", str(host.root / "file" / "root"), "--nonce", "n1")
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
+    nonce, line = done.stdout.splitlines()
+    failure = Decoder().decode(line)
+    assert (nonce, done.returncode, done.stderr) == (b"n1", 1, b"")
+    assert isinstance(failure, Failure) and "can't be used as the root" in failure.message and failure.remedy
+
+
+def test_stop_after_the_conductor_was_killed_stops_its_services(host, wait_for):
+    from pipeline.config import Plan
+    from remote.agent import services
+    from remote.agent.service_view import view
+
+    server = "import http.server, sys; http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), "
+    server += (
+        "type('H', (http.server.BaseHTTPRequestHandler,), {'do_GET': lambda s: s.send_error(200)})).serve_forever()"
+    )
+    raw = host.plan().to_json()
+    raw["services"]["engine"] = {"command": [sys.executable, "-c", server, "{port}"], "port": 0}
+    raw["stages"]["generate"]["services"] = ["engine"]
+    agent = host.agent()
+    agent.ask("create", name="r1", plan=Plan.from_json(raw).to_json())
+    run = RunDir.open(host.root / "r1")
+    services.ensure(run, run.plan(), "engine", "generate", lambda: False, lambda message: None)
+    assert agent.ask("stop", run="r1") == {"stages": [], "conductor": False, "services": ["engine"]}
+    wait_for(lambda: view(host.root, "engine").state == "STOPPED")
+    assert agent.refused("stop", run="r1").remedy
