@@ -16,11 +16,13 @@ from pipeline.generate.failure import Failure, Kind
 from pipeline.stage import StageError
 
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_PING_S = 0.5, 30.0, 5.0
+RETURN_S = 3600.0
+"""How long a server that has answered before may be away: a large model takes half an hour to load again."""
 _FEWEST_OUTAGES = 3
 
 
 class Patience:
-    """One server asked by many at once. `say(kind, message)` reports outages; `limit_s` bounds each of them."""
+    """One server asked by many at once. `say(kind, message)` reports outages; `limit_s` bounds the first of them."""
 
     def __init__(self, endpoint: Endpoint, *, limit_s: float, retries: int, say: Callable[[str, str], None]) -> None:
         self._endpoint, self._limit_s, self._retries, self._say = endpoint, limit_s, retries, say
@@ -93,14 +95,15 @@ class Patience:
         started = clock()
         self.away = True
         self._say("warning", f"{self._endpoint.shown} does not answer ({detail}); waiting for it")
+        limit_s = max(self._limit_s, RETURN_S) if self._answered else self._limit_s
         pings = 0
         while True:
             pings += 1
-            left = self._limit_s - (clock() - started)
+            left = limit_s - (clock() - started)
             if left <= 0:
                 what = "has not come back" if self._answered else "never answered"
                 raise StageError(
-                    f"The server at {self._endpoint.shown} {what} within {self._limit_s:.0f} s ({detail})",
+                    f"The server at {self._endpoint.shown} {what} within {limit_s:.0f} s ({detail})",
                     "Start it (look at its log), or correct generate.endpoint, then resume",
                 )
             await asyncio.sleep(min(left, LONGEST_PING_S, _delay(pings)))

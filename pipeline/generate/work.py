@@ -25,7 +25,8 @@ from pipeline.prompts import PromptError, PromptIndex, index_prompts
 from pipeline.stage import StageError, StageRun, Stopped
 
 SERVICE_URL = "EAGLEDECK_SERVICE_URL"
-"""Environment variable in which whoever started the service says where it listens."""
+"""Environment variable in which whoever started the services says where the first listens; each has its own besides,
+with `_NAME` behind it."""
 _SHOWN_LINES = 20
 _T = TypeVar("_T")
 
@@ -171,7 +172,8 @@ def _read_prompts(stage: StageRun, params: GenerateParams) -> PromptIndex:
 def _address(stage: StageRun, params: GenerateParams) -> str:
     """The server's base URL: generate.endpoint, else where the service listens. Raises StageError."""
     service = stage.plan.services.get(params.service)
-    url = params.endpoint or os.environ.get(SERVICE_URL, "")
+    own = "".join(char if char.isalnum() else "_" for char in params.service).upper()
+    url = params.endpoint or os.environ.get(f"{SERVICE_URL}_{own}", "") or os.environ.get(SERVICE_URL, "")
     if not url and service is not None:
         url = f"http://127.0.0.1:{service.port}"
     if not url:
@@ -213,10 +215,14 @@ def _finish(stage: StageRun, index: PromptIndex, store: SampleStore) -> None:
     if not tally.samples:
         raise StageError(f"None of the {len(index)} prompts gave a sample", "Look at rejects.jsonl, then resume")
     stage.progress(tally.samples, tally.samples, "samples", counts=store.counts(), bytes=tally.bytes, phase="saving")
+    counts = store.counts()
+    causes = ", ".join(f"{count:.0f} {name[9:]}" for name, count in counts.items() if name.startswith("rejected/"))
+    if causes:
+        stage.event("warning", f"{counts['rejected']:.0f} prompts gave no sample: {causes} (rejects.jsonl)")
     fingerprint = store.write_tokenized()
     prompts = {"sha256": index.sha256, "usable": len(index), "broken": len(index.bad)}
     prompts["duplicates"] = len(index.duplicates)
-    stage.finish(store.counts(), fingerprint, model=store.model, prompts=prompts)
+    stage.finish(counts, fingerprint, model=store.model, prompts=prompts)
 
 
 _WORDS = {True: "expected", False: "not expected", None: "expected once a </think> shows up"}

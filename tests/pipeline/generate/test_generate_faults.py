@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.config import Plan
+
 CUTS = ["cut", "early-end", "error-frame", "garbage", "no-usage", "reset", "html", "500", "503", "429", "408"]
 
 
@@ -52,6 +54,7 @@ def test_prompt_that_fails_every_time_is_rejected_and_asked_again_by_a_resume(wo
     work.plan(3, retries=2, concurrency=1)
     assert work.go() == 0
     assert [row["id"] for row in work.rows()] == ["p1", "p2"]
+    assert "1 prompts gave no sample: 1 failed" in work.events()[-1]["message"]
     reject = work.rows("rejects.jsonl")[0]
     assert (reject["id"], reject["cause"]) == ("p0", "failed") and "injected 500" in reject["detail"]
     work.run.change_plan({"generate.max_samples": 3}, "more")
@@ -244,6 +247,27 @@ def test_server_that_restarts_in_the_middle_loses_and_doubles_nothing(work: Any,
     assert sum("waiting for it" in event["message"] for event in work.events()) == 2
 
 
+def test_server_that_goes_away_for_good(work: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.generate.patience.RETURN_S", 1.0)
+    work.engine.delay_s = 0.05
+    work.plan(60, concurrency=4, timeout_s=1.0)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(work.go()))
+    thread.start()
+    until(lambda: len(work.engine.asked) > 8)
+    work.engine.always = "reset"
+    work.engine.stop()
+    thread.join(30)
+    assert codes == [1]
+    said = work.outcome()
+    assert "has not come back within 1 s" in said["message"] and said["resumable"]
+    assert 0 < len(work.rows()) < 60
+    work.engine.always = ""
+    work.engine.start()
+    assert work.go() == 0
+    work.check(60)
+
+
 def test_engine_that_died_behind_a_living_port_is_waited_for(work: Any, until: Any) -> None:
     work.plan(60, concurrency=2, retries=0)
     work.engine.delay_s = 0.03
@@ -275,7 +299,16 @@ def test_plan_that_cannot_work(work: Any, params: dict[str, Any], words: str) ->
 
 
 def test_address_of_a_service_comes_from_who_started_it(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    work.plan(2, endpoint="")
+    run = work.plan(2, endpoint="")
     monkeypatch.setenv("EAGLEDECK_SERVICE_URL", work.engine.url.removesuffix("/v1"))
     assert work.go() == 0
     work.check(2)
+    monkeypatch.setenv("EAGLEDECK_SERVICE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("EAGLEDECK_SERVICE_URL_MY_VLLM", work.engine.url)
+    values = run.plan().to_json()
+    values["services"] = {"my-vllm": {"command": ["x"], "port": 9}}
+    values["stages"]["generate"]["params"]["service"] = "my-vllm"
+    values["stages"]["generate"]["services"] = ["my-vllm"]
+    run.write_plan(Plan.from_json(values), "two services")
+    assert work.go("--restart") == 0
+    assert work.engine.asked["q0"] == 2
