@@ -12,6 +12,8 @@ from pathlib import Path
 
 HOST = "container"
 """What the demo's host is called on screen; it is this machine."""
+QUIET = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""OpenMP threads that spin while they wait take the core that the console and the engine need, with two cores."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,16 @@ RECIPES: Mapping[str, Recipe] = {
     "bundled": Recipe(
         name="bundled",
         run="demo",
-        samples=640,
+        samples=720,
         prompts_module="pipeline.verifier.prompts",
         engine_options=("--reasoning-parser", "kimi", "--dtype", "bfloat16", "--max-batch", "64"),
         reasoning=True,
         stages={
-            "generate": {"max_tokens": 320, "temperature": 0.7, "concurrency": 64},
-            "extract": {"length": 512, "batch_tokens": 8192},
-            "vocab": {"size": 4096},
-            "train": {"epochs": 6, "lr": 2e-3, "batch_tokens": 1024, "length": 512, "checkpoint_every_s": 20},
-            "deploy": {"samples": 48, "max_tokens": 256},
+            "generate": {"max_tokens": 256, "concurrency": 64},
+            "extract": {"length": 512},
+            "vocab": {"size": 2048},
+            "train": {"epochs": 4, "lr": 3e-3, "batch_tokens": 512, "length": 512, "checkpoint_every_s": 20},
+            "deploy": {"samples": 64, "max_tokens": 256},
         },
     ),
     "smollm2": Recipe(
@@ -51,7 +53,7 @@ RECIPES: Mapping[str, Recipe] = {
         engine_options=("--reasoning-parser", "none", "--dtype", "bfloat16", "--max-batch", "64"),
         reasoning=False,
         stages={
-            "generate": {"max_tokens": 128, "temperature": 0.7, "concurrency": 64},
+            "generate": {"max_tokens": 128, "concurrency": 64},
             "extract": {"length": 512, "batch_tokens": 4096},
             "vocab": {"size": 8192},
             "train": {"epochs": 6, "lr": 2e-3, "batch_tokens": 768, "length": 512, "checkpoint_every_s": 60},
@@ -106,7 +108,7 @@ def config_text(place: Place, choice: Choice) -> str:
     """The demo's eagledeck.toml: any command of Eagledeck works with it, `--config` given."""
     recipe = choice.recipe
     command = ["{python}", "-m", "pipeline.engine", "--model", "{verifier}", "--host", "{host}", "--port", "{port}"]
-    stages = {name: dict(values) for name, values in recipe.stages.items()}
+    stages = {name: {**values, "env": QUIET} for name, values in recipe.stages.items()}
     files = f"{place.root}/files/{choice.run}"
     stages["generate"] |= {"max_samples": choice.samples, "prompts": f"{files}-train.jsonl"}
     stages["generate"] |= {"service": "engine"}
