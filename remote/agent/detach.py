@@ -92,7 +92,7 @@ def _first_word(read: int, log: Path) -> dict[str, Any]:
 
 def _rearrange(log: Path, keep: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

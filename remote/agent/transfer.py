@@ -93,7 +93,7 @@ def _receive(root: Path, source: int, sink: int) -> None:
         _put(sink, dump_json({"offset": size}) + b"\n" + done)
         return
     part = place.with_name(f".{place.name}.{digest[:16]}.part")
-    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
