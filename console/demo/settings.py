@@ -141,6 +141,6 @@ def config_text(place: Place, choice: Choice) -> str:
         lines += [
             "",
             f"[{name}]",
-            *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()),
+            *(f"{key} = {_toml(value)}" for key, value in values.items()),
         ]
     return "\n".join(lines) + "\n"
