@@ -108,7 +108,7 @@ def config_text(place: Place, choice: Choice) -> str:
     """The demo's eagledeck.toml: any command of Eagledeck works with it, `--config` given."""
     recipe = choice.recipe
     command = ["{python}", "-m", "pipeline.engine", "--model", "{verifier}", "--host", "{host}", "--port", "{port}"]
-    stages = {name: {**values, "env": QUIET} for name, values in recipe.stages.items()}
+    stages: dict[str, dict[str, object]] = {name: {**values, "env": QUIET} for name, values in recipe.stages.items()}
     files = f"{place.root}/files/{choice.run}"
     stages["generate"] |= {"max_samples": choice.samples, "prompts": f"{files}-train.jsonl"}
     stages["generate"] |= {"service": "engine"}
@@ -138,9 +138,12 @@ def config_text(place: Place, choice: Choice) -> str:
     }
     lines = ["# Written by `eagledeck demo`; the port changes each time it starts.", "version = 1", 'state = "."']
     for name, values in tables.items():
-        lines += [
-            "",
-            f"[{name}]",
-            *(f"{key} = {_toml(value)}" for key, value in values.items()),
-        ]
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """A value as TOML; text, numbers, booleans and lists look as in JSON."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)
