@@ -22,6 +22,8 @@ from pipeline.generate.failure import Failure, Kind, classify
 
 IDLE_CONNECTION_S = 4.0
 """vLLM and SGLang close idle connections after 5 s; one that is reused at that moment breaks."""
+SMALL_CALL_S = 30.0
+"""A server that doesn't tell its health or its models within this time hangs."""
 SLOWEST_TOKENS_PER_S = 1.0
 """An answer may take as long as its tokens take at this speed, on top of the timeout."""
 
@@ -135,8 +137,10 @@ class Endpoint:
 
     async def _call(self, call: Any) -> Any:
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SMALL_CALL_S):
                 return await call
+        except TimeoutError:
+            raise Failure(Kind.DOWN, f"no answer within {SMALL_CALL_S:.0f} s") from None
         except Exception as error:
             failure = classify(error) or (Failure(Kind.BROKEN, "garbage") if isinstance(error, ValueError) else None)
             if failure is None:

@@ -68,6 +68,7 @@ class Engine:
         self.bodies: list[dict[str, Any]] = []
         self.busy = self.most_busy = 0
         self.lock = threading.Lock()
+        self.gate = threading.Event()
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
 
@@ -127,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
+        if self.double.always == "hung":
+            self.double.gate.wait(60)
         if self.path == "/health":
             self.reply(503 if self.double.always == "dead" else 200, b"")
         elif self.path == "/v1/models" and self.double.always == "html":
@@ -185,6 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.connection.close()
         if fault == "slow":
             time.sleep(1.5)
+        if fault in ("hang", "hung"):
+            engine.gate.wait(60)
         time.sleep(engine.delay_s)
         return self.answer(body, prompt, fault)
 
@@ -251,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if fault == "garbage":
                     self.chunk(b"data: <oops>\n\n")
                 if fault == "stall":
-                    for _ in range(80):  # comments are no progress
+                    for _ in range(400):  # comments are no progress
                         self.chunk(b": keep-alive\n\n")
                         time.sleep(0.05)
             self.chunk(
@@ -270,6 +275,7 @@ def engine() -> Iterator[Engine]:
     double = Engine()
     double.start()
     yield double
+    double.gate.set()
     double.stop()
 
 
@@ -289,7 +295,7 @@ class Work:
         raw = {
             "verifier": verifier or {},
             "volume": {"reserve_bytes": 0},
-            "stages": {"generate": {"grace_s": 2, "params": {**values, **params}}},
+            "stages": {"generate": {"grace_s": 20, "params": {**values, **params}}},
         }
         self.run = RunDir.create(self.root, "r1", Plan.from_json(raw))
         return self.run
@@ -341,10 +347,10 @@ def work(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """until(condition): waits for it, 20 s at the most."""
+    """until(condition): waits for it, a minute at the most."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end, "it never came"
             time.sleep(0.01)

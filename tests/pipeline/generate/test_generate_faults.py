@@ -35,7 +35,7 @@ def test_stream_without_done_is_whole_all_the_same(work: Any) -> None:
 
 def test_silent_server_is_asked_again_although_it_sends_comments(work: Any) -> None:
     work.engine.faults.append("stall")
-    work.plan(2, timeout_s=1.0)
+    work.plan(2, timeout_s=2.0)
     assert work.go() == 0
     work.check(2)
     assert sum(work.engine.asked.values()) == 4
@@ -43,7 +43,7 @@ def test_silent_server_is_asked_again_although_it_sends_comments(work: Any) -> N
 
 def test_slow_answer_is_waited_for(work: Any) -> None:
     work.engine.faults.append("slow")
-    work.plan(1, timeout_s=2.5)
+    work.plan(1, timeout_s=30.0)
     assert work.go() == 0
     work.check(1)
     assert work.engine.asked["q0"] == 1
@@ -245,6 +245,23 @@ def test_server_that_restarts_in_the_middle_loses_and_doubles_nothing(work: Any,
     assert codes == [0]
     work.check(60)
     assert sum("waiting for it" in event["message"] for event in work.events()) == 2
+
+
+def test_server_that_hangs_is_waited_for(work: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.generate.endpoint.SMALL_CALL_S", 0.5)
+    work.engine.delay_s = 0.05
+    work.plan(40, concurrency=4, timeout_s=1.0, retries=0)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(work.go()))
+    thread.start()
+    until(lambda: len(work.engine.asked) > 8)
+    work.engine.always = "hung"
+    until(lambda: any("waiting for it" in event["message"] for event in work.events()))
+    work.engine.always = ""
+    work.engine.gate.set()
+    thread.join(50)
+    assert codes == [0]
+    work.check(40)
 
 
 def test_server_that_goes_away_for_good(work: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
