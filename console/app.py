@@ -20,6 +20,7 @@ import themes
 from console.screens.intents import leaving
 from console.screens.overview import Overview
 from console.snapshot import BudgetView, Snapshot
+from console.terminal import EVERY_S, gone, standard_terminal
 from console.widgets.palette import Palette
 from themes.palettes import EAGLEDECK, EAGLEDECK_ANSI, THEMES, variable_defaults
 
@@ -89,6 +90,12 @@ class ConsoleApp(App[None]):
     def on_mount(self) -> None:
         self._unsubscribe = self.collector.subscribe(self._on_change)
         self.post_message(SnapshotArrived())
+        if not self.is_headless and (terminal := standard_terminal()) is not None:
+            self.set_interval(EVERY_S, lambda: self._leave_without(terminal))
+
+    def _leave_without(self, terminal: int) -> None:
+        if gone(terminal):
+            self.exit()
 
     def on_unmount(self) -> None:
         if self._unsubscribe is not None:
