@@ -53,7 +53,7 @@ sys.exit(run_stage(name, body, sys.argv[sys.argv.index("--run"):]))
 '''
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first true answer of ``what``; fails the test when none comes. The wait is a bound, never a measurement."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -234,7 +234,7 @@ class Supervised:
     def main(self) -> int:
         return int(self.attempt.state()["main"]["pid"])
 
-    def ended(self, seconds: float = 30.0) -> dict[str, Any]:
+    def ended(self, seconds: float = 60.0) -> dict[str, Any]:
         found: dict[str, Any] = wait_for(self.attempt.exit, seconds)
         return found
 

@@ -200,14 +200,6 @@ def test_stale_is_refused_then_rerun_or_kept(host, wait_for):
     assert [run.stage(stage).outputs() for stage in STAGES] == [[1, 2], [1, 2], [1, 2], [], []]
 
 
-def test_restart_opens_a_new_output(host, wait_for):
-    run = host.run(changes={"through": "extract"})
-    conduct(run, wait_for)
-    conduct(run, wait_for, restart="extract")
-    assert run.stage("extract").outputs() == [1, 2]
-    assert run.stage("generate").outputs() == [1]
-
-
 def test_a_run_that_cannot_fit_is_refused_with_the_arithmetic(host):
     run = host.run(changes={"volume.reserve_bytes": "1GB", "generate.max_samples": 10_000_000})
     with pytest.raises(RunError, match="can't fit") as refusal:

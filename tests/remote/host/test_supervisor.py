@@ -135,7 +135,7 @@ def members_of(stage):
     return [entry["pid"] for entry in stage.attempt.state().get("members", [])]
 
 
-@pytest.mark.parametrize("how", ["kill", "main dies", "main ends"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("main dies", marks=pytest.mark.soak), "main ends"])
 def test_nothing_survives(supervise, wait_for, how):
     stage = supervise(TREE + "while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.1)", grace_s="1")
     wait_for(lambda: len(members_of(stage)) >= 7)
