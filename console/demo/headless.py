@@ -29,7 +29,7 @@ LOG_LINES = 20
 
 
 async def run_headless(demo: Demo, began: float, throwaway: bool, json_file: Path | None) -> int:
-    """Exit status 0 when every stage is DONE. `began` is the monotonic time of the command.
+    """Exit status 0 when every stage is DONE. `began` is when it began, on the monotonic clock.
 
     A `throwaway` demo's folder goes at the end, unless a stage failed: then it is named.
     """

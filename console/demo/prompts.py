@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from console.demo.settings import Choice
+from pipeline.verifier import instructions, tasks
 
 SEED = 1
+_SOURCES = {"tasks": tasks.prompts, "instructions": instructions.prompts}
 
 
 def write_prompts(folder: Path, choice: Choice) -> list[Path]:
@@ -17,13 +18,7 @@ def write_prompts(folder: Path, choice: Choice) -> list[Path]:
     written = []
     for space, count in counts.items():
         path = folder / f"{choice.run}-{space}.jsonl"
-        rows = _rows(choice.recipe.prompts_module, count, space)
+        rows = _SOURCES[choice.recipe.prompts](SEED, count, space)
         path.write_text("".join(json.dumps({"id": row["id"], "prompt": row["prompt"]}) + "\n" for row in rows), "utf-8")
         written.append(path)
     return written
-
-
-def _rows(module: str, count: int, space: str) -> Iterable[Mapping[str, str]]:
-    from pipeline.verifier.tasks import prompts
-
-    return prompts(SEED, count, space)

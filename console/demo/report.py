@@ -14,7 +14,7 @@ ENDED = frozenset({"DONE", "FAILED", "KILLED", "STOPPED", "INTERRUPTED", "LOST"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """A demo at its end. `total_s` counts from the command to the last stage's end."""
+    """A demo at its end. `total_s` counts from the command, once the verifier is there, to the last stage's end."""
 
     run: str
     verifier: str

@@ -18,12 +18,15 @@ QUIET = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parameters of a verifier's demo by stage; `samples` is generate.max_samples unless the user names another."""
+    """Parameters of a verifier's demo by stage.
+
+    `samples` is generate.max_samples unless the user names another; `prompts` says which ones: tasks or instructions.
+    """
 
     name: str
     run: str
     samples: int
-    prompts_module: str
+    prompts: str
     engine_options: tuple[str, ...]
     reasoning: bool
     stages: Mapping[str, Mapping[str, object]]
@@ -34,8 +37,8 @@ RECIPES: Mapping[str, Recipe] = {
         name="bundled",
         run="demo",
         samples=720,
-        prompts_module="pipeline.verifier.prompts",
-        engine_options=("--reasoning-parser", "kimi", "--dtype", "bfloat16", "--max-batch", "64"),
+        prompts="tasks",
+        engine_options=("--reasoning-parser", "kimi", "--threads", "1"),
         reasoning=True,
         stages={
             "generate": {"max_tokens": 256, "concurrency": 64},
@@ -49,8 +52,8 @@ RECIPES: Mapping[str, Recipe] = {
         name="SmolLM2-135M-Instruct",
         run="demo-smollm2",
         samples=1200,
-        prompts_module="pipeline.verifier.smollm2",
-        engine_options=("--reasoning-parser", "none", "--dtype", "bfloat16", "--max-batch", "64"),
+        prompts="instructions",
+        engine_options=("--reasoning-parser", "none", "--dtype", "bfloat16"),
         reasoning=False,
         stages={
             "generate": {"max_tokens": 128, "concurrency": 64},
