@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.deploy.client import Answer
@@ -20,7 +21,9 @@ NEAR_TIE = {"float32": 0.01, "bfloat16": 0.25}
 seldom 1e-3; a bf16 logit of 16 to 32 has a grid of 0.125, and both answers round on it once."""
 
 Judge = Callable[[Sequence[int]], Sequence[tuple[int, float]]]
-"""Token ids so far -> the two likeliest next tokens with their logits in fp32, best first."""
+"""Token ids so far -> the two likeliest next tokens with their logits in fp32, best first; nothing where it can't
+tell.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Agreement:
-    """identical + near ties + different = prompts."""
+    """identical + near ties + different = prompts; a difference that could not be judged counts as different."""
 
     prompts: int
     differences: tuple[Difference, ...]
@@ -82,15 +85,16 @@ def compare(plain: Sequence[Answer], drafted: Sequence[Answer], threshold: float
         tokens = [ids[position] if position < len(ids) else -1 for ids in (one.output_ids, other.output_ids)]
         gap, near = None, False
         if -1 not in tokens:
-            (best, high), (second, low) = judge([*one.prompt_ids, *one.output_ids[:position]])[:2]
-            gap = high - low
-            near = {best, second} == set(tokens) and gap <= threshold
+            likeliest = judge([*one.prompt_ids, *one.output_ids[:position]])
+            if len(likeliest) >= 2:
+                gap = likeliest[0][1] - likeliest[1][1]
+                near = {token for token, _ in likeliest[:2]} == set(tokens) and gap <= threshold
         found.append(Difference(one.id, position, tokens[0], tokens[1], gap, near))
     return Agreement(len(plain), tuple(found), threshold)
 
 
 class VerifierJudge:
-    """The verifier in fp32 on the CPU, loaded when the first question comes."""
+    """The verifier in fp32 on the CPU, loaded when the first question comes; silent where it does not fit in memory."""
 
     def __init__(self, folder: str, threads: int = 0) -> None:
         self._folder, self._threads = folder, threads
@@ -98,11 +102,11 @@ class VerifierJudge:
 
     def __call__(self, ids: Sequence[int]) -> list[tuple[int, float]]:
         """The two likeliest next tokens with their logits. Raises StageError when the verifier can't be loaded."""
+        if self._model is None and not self.fits():
+            return []
         import torch
 
         if self._model is None:
-            from pathlib import Path
-
             from pipeline.extract.capture import load_verifier
 
             if self._threads:
@@ -112,3 +116,13 @@ class VerifierJudge:
             logits = self._model(input_ids=torch.tensor([list(ids)]), logits_to_keep=1).logits[0, -1].float()
         values, tokens = logits.topk(2)
         return list(zip(tokens.tolist(), values.tolist()))
+
+    def fits(self) -> bool:
+        """Whether twice the bytes of the weights (of 16 bits) are free, by MemAvailable; True where that isn't told."""
+        needed = 2 * sum(path.stat().st_size for path in Path(self._folder).glob("*.safetensors"))
+        try:
+            lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        except (OSError, StopIteration, ValueError):
+            return True
+        return needed < free

@@ -194,10 +194,11 @@ class _Deployment:
         found: Agreement = compare(plain.answers, drafted.answers, NEAR_TIE[dtype], judge)
         result = found.to_json()
         if result["different"]:
-            self.stage.event(
-                "warning",
-                f"{result['different']} of {found.prompts} answers differ with the drafter, and not by a near tie",
-            )
+            why = "and not by a near tie"
+            if not judge.fits():
+                why = "and the verifier does not fit in memory in float32 to tell why"
+            message = f"{result['different']} of {found.prompts} answers differ with the drafter, {why}"
+            self.stage.event("warning", message)
         return result
 
     def _file(self, name: str) -> Path:

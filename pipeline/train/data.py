@@ -18,6 +18,9 @@ from pipeline.drafter.attention import Block, plan_blocks
 from pipeline.shards import ShardStore
 from pipeline.train.rows import serving_mask
 
+KEPT_TOKENS = 4_000_000
+"""Tokens whose pairs stay in memory (about 45 bytes each); those of further sequences are worked out when needed."""
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -80,7 +83,7 @@ def find_pairs(generated: npt.NDArray[np.bool_], cut: bool, steps: int) -> Pairs
 
 
 class Corpus:
-    """The sequences of a store that a training uses, with their pairs worked out once."""
+    """The sequences of a store that a training uses, with their pairs."""
 
     def __init__(
         self, store: ShardStore, steps: int, length: int, device: torch.device | str = "cpu", heads: int = 1
@@ -88,14 +91,19 @@ class Corpus:
         self.store, self.steps, self.length, self.device, self.heads = store, steps, length, device, heads
         self.lengths = [min(one, length) for one in store.lengths()]
         self._pairs: dict[int, Pairs] = {}
+        self._kept = 0
 
     def pairs(self, number: int) -> Pairs:
-        if number not in self._pairs:
+        found = self._pairs.get(number)
+        if found is None:
             sequence = self.store.sequence(number)
             cut = sequence.truncated or len(sequence.input_ids) > self.length
             generated = sequence.loss_mask[: self.length].numpy().astype(bool)
-            self._pairs[number] = find_pairs(generated, cut, self.steps)
-        return self._pairs[number]
+            found = find_pairs(generated, cut, self.steps)
+            self._kept += len(generated)
+            if self._kept <= KEPT_TOKENS:
+                self._pairs[number] = found
+        return found
 
     def useful(self, numbers: Sequence[int]) -> list[int]:
         """The sequences that hold at least one pair."""
