@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from pipeline.engine.loading import PARSERS, LoadError, load
+from pipeline.engine.loading import PARSERS, LoadError, check_folder, load
 from pipeline.engine.server import Ready, Server
 
 _DTYPES = ("float32", "bfloat16")
@@ -106,6 +106,7 @@ def _cores() -> int:
 
 def _prepare(options: argparse.Namespace, name: str, server: Server) -> None:
     """Loads everything in the thread that will decode. Raises LoadError."""
+    check_folder(options.model)
     import torch
 
     from pipeline.engine.work import Work

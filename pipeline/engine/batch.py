@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from random import Random
 
 import torch
 
 from pipeline.engine.loading import Verifier
-from pipeline.engine.sampling import Sampling, choose
+from pipeline.engine.row import Row
+from pipeline.engine.sampling import choose
 from pipeline.engine.slots import Slots
 
 _PREFILL_TOKENS = 8192
 """Positions of one prefill pass; more rows take several passes."""
-
-
-@dataclass
-class Row:
-    """One answer in the making. `finish_reason` is empty until it has ended."""
-
-    prompt_ids: Sequence[int]
-    max_tokens: int
-    sampling: Sampling
-    output_ids: list[int] = field(default_factory=list)
-    finish_reason: str = ""
-    generator: Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.generator = self.sampling.generator()
-
-    def take(self, token: int, eos_ids: frozenset[int]) -> None:
-        """Adds a token; ends at an end token or at the limit."""
-        self.output_ids.append(token)
-        if token in eos_ids:
-            self.finish_reason = "stop"
-        elif len(self.output_ids) >= self.max_tokens:
-            self.finish_reason = "length"
 
 
 class Batch:

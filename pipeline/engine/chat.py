@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.engine.loading import Verifier
-from pipeline.engine.sampling import Sampling
+from pipeline.engine.row import Sampling
 from pipeline.engine.text import Think
 
 _TYPES = {

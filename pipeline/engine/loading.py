@@ -42,10 +42,14 @@ class Verifier:
         return text
 
 
-def load(folder: Path, name: str, dtype: str, parser: str) -> Verifier:
-    """Loads a transformers causal language model in evaluation mode. Raises LoadError."""
+def check_folder(folder: Path) -> None:
+    """Raises LoadError where there is plainly no model, before anything heavy is imported."""
     if not (folder / "config.json").is_file():
         raise LoadError(f"{folder} is no model folder: it has no config.json. Name a folder in Hugging Face layout.")
+
+
+def load(folder: Path, name: str, dtype: str, parser: str) -> Verifier:
+    """Loads a transformers causal language model in evaluation mode. Raises LoadError."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.engine.chat import ChatRequest
 from pipeline.engine.loading import Verifier
+from pipeline.engine.row import Event
 from pipeline.engine.text import Answer
-from pipeline.engine.work import Event
 
 
 def models(verifier: Verifier, started: int) -> dict[str, Any]:

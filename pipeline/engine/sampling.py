@@ -6,26 +6,15 @@ Each row draws from its own generator, so what it draws does not depend on its n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import torch
 from torch import Tensor
 
+from pipeline.engine.row import Sampling
+
 _NUCLEUS = 256
 """Likeliest tokens looked at first for top-p; all of the vocabulary only where their sum stays below it."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """temperature 0 is greedy; top_p in (0, 1]; seed None draws differently every time."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int | None = None
-
-    def generator(self) -> Random:
-        return Random(self.seed)
 
 
 def choose(logits: Tensor, samplings: Sequence[Sampling], generators: Sequence[Random]) -> list[int]:

@@ -14,14 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.engine import replies
 from pipeline.engine.chat import ApiError, chat_ids, check_model, encode, read_chat
 from pipeline.engine.loading import Verifier
 from pipeline.engine.metrics import Metrics, prometheus
+from pipeline.engine.row import Event, Job
 from pipeline.engine.text import Answer
-from pipeline.engine.work import Event, Job, Work
+
+if TYPE_CHECKING:  # brings torch, which must not delay the first answer of /health
+    from pipeline.engine.work import Work
 
 _LARGEST_BODY = 32 * 1024 * 1024
 _WATCH_S = 0.25

@@ -10,69 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from pipeline.engine.batch import Batch, Row
+from pipeline.engine.batch import Batch
 from pipeline.engine.chat import ChatRequest
 from pipeline.engine.loading import Verifier
 from pipeline.engine.metrics import DraftCounters, Metrics
+from pipeline.engine.row import Event, Job, Row
 from pipeline.engine.text import Answer, StopStrings
 
-_FLUSH_S = 0.05
-"""A stream hands on what it has this often, not token by token: on two cores the reader is the engine's rival."""
 _STOPPING = "The engine is stopping."
 _IDLE_S = 0.2
 _GATHER_S = 0.01
 """With a drafter batches don't let anybody in, so the first request waits this long for company."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """New ids of an answer; with a finish_reason the last of it.
-
-    stop: the stop string that ended it; length: characters before that; error: why there is no more, with its HTTP
-    status.
-    """
-
-    ids: Sequence[int] = ()
-    finish_reason: str = ""
-    stop: str = ""
-    length: int | None = None
-    error: str = ""
-    status: int = 500
-
-
-@dataclass
-class Job(Row):
-    """A row with its way back. Set `cancelled` and it leaves the batch at the next step."""
-
-    stream: bool = False
-    stops: StopStrings | None = None
-    events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
-    cancelled: bool = False
-    looked: int = 0
-    sent: int = 0
-    sent_at: float = 0.0
-
-    def look(self) -> None:
-        """Ends the answer where its reader is gone or a stop string stands."""
-        if self.cancelled:
-            self.finish_reason = "abort"
-        elif self.stops is not None:
-            new, self.looked = self.output_ids[self.looked :], len(self.output_ids)
-            if self.stops.push(new) or (self.finish_reason and self.stops.finish()):
-                self.finish_reason = "stop"
-
-    def hand_on(self, now: float) -> None:
-        """Sends what is due: everything at the end, before that only to streams and only now and then."""
-        if self.finish_reason:
-            stop, length = (self.stops.found, self.stops.length) if self.stops is not None else ("", None)
-            self.events.put(Event(self.output_ids[self.sent :], self.finish_reason, stop, length))
-        elif self.stream and now - self.sent_at >= _FLUSH_S:
-            self.events.put(Event(self.output_ids[self.sent :]))
-            self.sent, self.sent_at = len(self.output_ids), now
 
 
 class Work:

@@ -52,6 +52,7 @@ _MANNERS = _items(
     "in two sentences|in simple words|with an example|step by step|for a ten-year-old|in one paragraph|as a list|"
     "briefly|with a comparison|as if you were a teacher"
 )
+_TRIES = 5_000
 _COUNTS = ("three", "four", "five", "six")
 
 
@@ -75,12 +76,13 @@ def prompts(seed: int, count: int, space: str = "train") -> list[dict[str, str]]
         raise ValueError(f"space must be one of {', '.join(SPACES)}, not {space!r}")
     random = Random(f"instructions/{space}/{seed}")
     seen: dict[str, None] = {}
-    tries = 0
+    fruitless = 0
     while len(seen) < count:
         prompt = _prompt(random)
-        tries += 1
-        if space_of(prompt) == space:
-            seen.setdefault(prompt)
-        if tries > 1000 + 100 * count:
+        fruitless += 1
+        if space_of(prompt) == space and prompt not in seen:
+            seen[prompt] = None
+            fruitless = 0
+        if fruitless > _TRIES:
             raise ValueError(f"the instruction templates hold fewer than {count} {space} prompts")
     return [{"id": f"instructions-{space}-{seed}-{i:06d}", "prompt": prompt} for i, prompt in enumerate(seen)]

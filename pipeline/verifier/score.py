@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.engine.batch import Batch, Row
+from pipeline.engine.batch import Batch
 from pipeline.engine.loading import Verifier, load
-from pipeline.engine.sampling import Sampling
+from pipeline.engine.row import Row, Sampling
 from pipeline.verifier import bundled_path
 from pipeline.verifier.families import Task
 from pipeline.verifier.tasks import tasks
