@@ -6,6 +6,7 @@ with the longest simulated acceptance), report.json. Imports torch, pipeline.sta
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ def train(stage: StageRun) -> None:
     params = stage.params
     assert isinstance(params, TrainParams)
     stage.progress(0, None, "steps", phase="loading", force=True)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise StageError("train runs in one process, and torchrun started several", "Start it without torchrun")
     if params.threads:
         torch.set_num_threads(params.threads)
     device = pick_device(params.device)

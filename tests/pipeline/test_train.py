@@ -219,6 +219,13 @@ def test_it_continues_from_another_drafter(whole: RunDir, make_run: Make) -> Non
     assert first["val/loss"] == pytest.approx(json.loads((output(whole) / "report.json").read_text())["val_loss"])
 
 
+def test_several_processes_are_refused(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = make_run("ranks", **SETTINGS)
+    assert go(run) == 1
+    assert "one process" in last_exit(run)["message"]
+
+
 def test_a_damaged_drafter_to_continue_from_is_named(make_run: Make, tmp_path: Path) -> None:
     run = make_run("none", **{**SETTINGS, "train.init": str(tmp_path / "nowhere")})
     assert go(run) == 1
