@@ -50,10 +50,13 @@ class _Deployment:
 
     def run(self) -> None:
         stage = self.stage
-        folder, findings = self._exported()
+        started: dict[str, Engine] = {}
         with ExitStack() as stack:
-            # The bundled engine is small: both start at once, and one idles while the other is measured.
-            started = self._start_bundled(stack, folder) if self.params.engine == "bundled" else {}
+            # The bundled engine is small: both load while this process exports, and one idles while the other is
+            # measured.
+            self._start_bundled(stack, started, PLAIN, None)
+            folder, findings = self._exported()
+            self._start_bundled(stack, started, DRAFTED, folder)
             for engine in started.values():
                 self._await(engine)
             plain = self._phase(PLAIN, None, started)
@@ -126,13 +129,11 @@ class _Deployment:
             )
         return folder, [vars(finding) for finding in findings]
 
-    def _start_bundled(self, stack: ExitStack, folder: Path) -> dict[str, Engine]:
-        params, started = self.params, {}
-        for name, drafter in ((PLAIN, None), (DRAFTED, folder)):
-            if not self._file(name).exists():
-                command = bundled_command(self.verifier, params.dtype, params.threads, CONCURRENCY, drafter, params.k)
-                started[name] = stack.enter_context(self._engine(name, command))
-        return started
+    def _start_bundled(self, stack: ExitStack, started: dict[str, Engine], name: str, drafter: Path | None) -> None:
+        params = self.params
+        if params.engine == "bundled" and not self._file(name).exists():
+            command = bundled_command(self.verifier, params.dtype, params.threads, CONCURRENCY, drafter, params.k)
+            started[name] = stack.enter_context(self._engine(name, command))
 
     def _engine(self, name: str, command: EngineCommand) -> Engine:
         self.stage.log(f"engine ({name}): {' '.join(command.argv)}")
