@@ -41,7 +41,7 @@ def _record(root: Path, ready: Ready) -> int:
     reader = HostReader(volume_of(root))
     last_busy = time.monotonic()
     try:
-        while time.monotonic() - last_busy < IDLE_S:
+        while time.monotonic() - last_busy < IDLE_S and root.is_dir():
             began = time.monotonic()
             active = busy_runs(root)
             if active:
