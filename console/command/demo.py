@@ -17,7 +17,7 @@ from console.demo.settings import Place
 
 def demo(args: argparse.Namespace) -> int:
     check_installed()
-    headless = args.headless or not (sys.stdin.isatty() and sys.stdout.isatty())
+    headless = args.headless or args.json or not (sys.stdin.isatty() and sys.stdout.isatty())
     throwaway = headless and not args.keep
     if throwaway:
         folder = Path(tempfile.mkdtemp(prefix="eagledeck-demo-"))

@@ -130,7 +130,7 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--samples", type=_positive, metavar="N", help="samples to generate")
     demo.add_argument("--keep", metavar="DIR", help="the folder of the demo's state and run; kept at the end")
     demo.add_argument("--fresh", action="store_true", help="a new run even where one is there")
-    demo.add_argument("--json", metavar="FILE", help="write the final numbers there")
+    demo.add_argument("--json", metavar="FILE", help="write the final numbers there; implies --headless")
 
 
 def _add_init(init: argparse.ArgumentParser) -> None:
