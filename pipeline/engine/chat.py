@@ -25,6 +25,8 @@ _TYPES = {
     413: "BadRequestError",
 }
 _ROLES = ("system", "user", "assistant")
+_COLD = 1e-5
+"""Temperatures below this are greedy, as in vLLM; dividing by them would overflow."""
 _encoding = threading.Lock()
 
 
@@ -111,12 +113,7 @@ def chat_ids(body: Mapping[str, Any], verifier: Verifier, generation_prompt: boo
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ApiError(400, "messages must be a list with at least one message.", "messages")
-    for message in messages:
-        if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
-            raise ApiError(400, f"Each message needs a role ({', '.join(_ROLES)}) and a content.", "messages")
-        content = message.get("content")
-        if not isinstance(content, (str, list)) and not (content is None and message["role"] == "assistant"):
-            raise ApiError(400, "A message's content must be a text or a list of parts.", "messages")
+    messages = [_message(message) for message in messages]
     options = body.get("chat_template_kwargs") or {}
     if not isinstance(options, Mapping):
         raise ApiError(400, "chat_template_kwargs must be an object.", "chat_template_kwargs")
@@ -130,6 +127,25 @@ def chat_ids(body: Mapping[str, Any], verifier: Verifier, generation_prompt: boo
             400, f"The chat template refused the messages: {' '.join(str(error).split())[:300]}", "messages"
         ) from error
     return encode(text, verifier, special=False)
+
+
+def _message(message: Any) -> dict[str, Any]:
+    """A message whose content is one text: not every template takes a list of parts."""
+    if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
+        raise ApiError(400, f"Each message needs a role ({', '.join(_ROLES)}) and a content.", "messages")
+    content = message.get("content")
+    if content is None and message["role"] == "assistant":
+        content = ""
+    if isinstance(content, list):
+        texts = [
+            part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content
+        ]
+        if not all(isinstance(text, str) for text in texts):
+            raise ApiError(400, "This engine reads text only: each part must have type text and a text.", "messages")
+        content = "\n".join(str(text) for text in texts)
+    if not isinstance(content, str):
+        raise ApiError(400, "A message's content must be a text or a list of parts.", "messages")
+    return {**message, "content": content}
 
 
 def encode(text: str, verifier: Verifier, special: bool) -> list[int]:
@@ -160,7 +176,7 @@ def _sampling(body: Mapping[str, Any], verifier: Verifier, greedy_only: bool) ->
         raise ApiError(400, "seed must be a whole number.", "seed")
     if greedy_only and temperature > 0:
         raise ApiError(400, "With a drafter this engine decodes greedily; send temperature = 0.", "temperature")
-    return Sampling(temperature, top_p, seed)
+    return Sampling(temperature if temperature >= _COLD else 0.0, top_p, seed)
 
 
 def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -83,6 +83,12 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """No line a request: the stages that ask keep their own count."""
 
+    def handle_expect_100(self) -> bool:
+        """Lets a client that asked first send its body."""
+        going_on = super().handle_expect_100()
+        self.wfile.flush()
+        return going_on
+
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server itself refuses, in the shape of all other errors."""
         self.close_connection = True

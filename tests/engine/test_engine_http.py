@@ -102,6 +102,16 @@ def test_what_is_no_request_is_refused_and_the_connection_goes_on(engine: Any) -
     connection.close()
 
 
+def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(engine: Any) -> None:
+    body = json.dumps({"prompt": "x"}).encode()
+    with socket.create_connection(("127.0.0.1", engine.port), timeout=30) as connection:
+        head = f"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(1024).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(body)
+        assert connection.recv(1024).startswith(b"HTTP/1.1 200 ")
+
+
 def test_the_openai_client_reads_the_errors(engine: Any) -> None:
     client = openai.OpenAI(base_url=engine.url, api_key="none", max_retries=0)
     messages: Any = USER
