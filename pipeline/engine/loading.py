@@ -63,6 +63,12 @@ def load(folder: Path, name: str, dtype: str, parser: str) -> Verifier:
         raise LoadError(
             f"{folder} does not load: {reason}. Check that the folder is whole and in Hugging Face layout."
         ) from error
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise LoadError(
+            f"{folder} is a model with {', '.join(sorted(kinds))} layers; this engine knows full attention alone. "
+            "Serve it with vLLM or SGLang."
+        )
     if tokenizer.chat_template is None:
         raise LoadError(
             f"The tokenizer in {folder} has no chat template, so chat requests can't be rendered. Serve a chat model."

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine import replies
@@ -60,6 +61,11 @@ class Server(ThreadingHTTPServer):
         self.state = State()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), Handler)
+
+    def server_bind(self) -> None:
+        """Without http.server's look-up of the host's name, which waits for a name server where there is none."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that went away is no error; a mistake of ours was answered with a 500 where that was possible."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from pipeline.engine.batch import Batch
-from pipeline.engine.loading import Verifier, load
+from pipeline.engine.loading import LoadError, Verifier, load
 from pipeline.engine.row import Row, Sampling
 from pipeline.engine.sampling import choose
 from pipeline.verifier import bundled_path
@@ -131,3 +133,23 @@ def test_the_ends_of_the_line_are_never_tokens_of_no_weight() -> None:
     logits = torch.tensor([[0.0, 0.0, -torch.inf]])
     assert choose(logits, [Sampling(1.0)], [Edge()]) == [1]
     assert choose(logits, [Sampling(1.0, 0.5)], [Edge()]) == [0]
+
+
+def test_what_the_engine_cannot_serve_is_refused_with_a_reason(tmp_path: Path) -> None:
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 2048, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    Gemma3ForCausalLM(Gemma3TextConfig(**sizes, num_hidden_layers=6, head_dim=16)).save_pretrained(tmp_path / "gemma")
+    LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1)).save_pretrained(tmp_path / "llama")
+    for name in ("gemma", "llama"):
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            text = (bundled_path() / file).read_text().replace("think>", "thought>")
+            (tmp_path / name / file).write_text(text)
+    with pytest.raises(LoadError, match="sliding_attention layers"):
+        load(tmp_path / "gemma", "gemma", "float32", "none")
+    with pytest.raises(LoadError, match="no chat template"):
+        load(tmp_path / "llama", "llama", "float32", "none")
+    shutil.copy(bundled_path() / "chat_template.jinja", tmp_path / "llama")
+    with pytest.raises(LoadError, match="kimi needs a token </think>"):
+        load(tmp_path / "llama", "llama", "float32", "kimi")
+    assert load(tmp_path / "llama", "llama", "float32", "auto").parser == "none"
