@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from console.curves import last_value
+from console.format import sentence
 from console.run_data import RunData
 from console.snapshot import BudgetView, LinkView, Snapshot
 from console.views import (
@@ -198,7 +199,7 @@ class Collector:
                     await self._link.watch(data.name)
                     watched, data.refusal = data, ""
             except RemoteError as error:
-                data.refusal = f"{error.message} {error.remedy}".strip()
+                data.refusal = sentence(error.message, error.remedy)
                 self._touch()
             self._selected.clear()
             await _within(WATCH_AGAIN_S, self._selected)

@@ -130,3 +130,10 @@ def age(seconds: float | None) -> str:
     if seconds is None or not known(seconds):
         return UNKNOWN
     return f"{duration(max(0.0, seconds))} ago"
+
+
+def sentence(message: str, remedy: str) -> str:
+    """A message and what to do about it as sentences: rooms differ in whether they bring the full stop."""
+    first, then = message.strip(), remedy.strip()
+    parts = [first, then[:1].upper() + then[1:]]  # the message may begin with a file's or a run's name
+    return " ".join(part if part.endswith((".", "!", "?", ":")) else f"{part}." for part in parts if part)

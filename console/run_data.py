@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from console.curves import POINTS, CurveStore
+from console.format import sentence
 from console.log_tail import LogTail
 from console.snapshot import EventView, StageView
 from console.views import event_view, number, stage_views, table, text, whole
@@ -50,7 +51,7 @@ class RunData:
         self.taken.set()
         error = push.get("error")
         if isinstance(error, Mapping):
-            self.refusal = f"{text(error.get('message'))} {text(error.get('remedy'))}".strip()
+            self.refusal = sentence(text(error.get("message")), text(error.get("remedy")))
         else:
             self.push, self.refusal = push, ""
 

@@ -42,10 +42,9 @@ def _sentence(error: Exception) -> str:
     """What the rooms refuse carries `message` and `remedy`; anything else is a fault of ours, whose trace is kept."""
     message, remedy = getattr(error, "message", None), getattr(error, "remedy", None)
     if isinstance(message, str) and isinstance(remedy, str):
-        if message.endswith((".", "!", "?")):
-            return f"{message} {remedy}".strip()
-        # pipeline.config leaves the punctuation to whoever shows the sentence.
-        return f"{message}. {remedy[:1].upper()}{remedy[1:]}.".replace(" .", "")
+        from console.format import sentence
+
+        return sentence(message, remedy)
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     try:
         return f"unexpected error: {said}. The details are in {_save_trace()}."

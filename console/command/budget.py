@@ -27,7 +27,7 @@ def _request(args: argparse.Namespace) -> BudgetRequest:
     if missing:
         raise Refusal(
             f"A budget without a run needs {', '.join(missing)}.",
-            "For example: eagledeck budget --hidden-size 7168 --samples 25000 --mean-tokens 4000 --volume 3TB",
+            "For example: `eagledeck budget --hidden-size 7168 --samples 25000 --mean-tokens 4000 --volume 3TB`",
             status=2,
         )
     capacity = _size(args.volume, "--volume")

@@ -47,7 +47,7 @@ def put(args: argparse.Namespace) -> int:
 def fetch(args: argparse.Namespace) -> int:
     target = find_where(args)
     if args.remote is None and not target.run:
-        raise Refusal(f"{args.where} is a host.", "Name a run, or what to fetch: eagledeck fetch HOST PATH", 2)
+        raise Refusal(f"{args.where} is a host.", "Name a run, or what to fetch: `eagledeck fetch HOST PATH`", 2)
     remote = args.remote or f"{target.run}/{DRAFTER}"
 
     async def work() -> list[Transferred]:

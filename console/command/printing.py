@@ -64,8 +64,11 @@ def stage_line(stage: StageView) -> str:
         parts.append(shown.duration(stage.elapsed_s))
     if stage.state == "RUNNING":
         parts.append(f"eta {shown.duration(stage.eta_s)}")
-    said = stage.stale_reason if stage.stale and not stage.message else f"{stage.message} {stage.remedy}".strip()
-    return "  ".join([*parts, said]).rstrip()
+    if stage.stale and stage.stale_reason:
+        parts.append(shown.sentence(stage.stale_reason, ""))
+    elif stage.state != "PENDING":  # what a stage waits for is clear from the ones before it
+        parts.append(shown.sentence(stage.message, stage.remedy))
+    return "  ".join(parts).rstrip()
 
 
 def status_json(snapshot: Snapshot) -> dict[str, Any]:

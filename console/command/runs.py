@@ -75,7 +75,7 @@ def set_plan(args: argparse.Namespace) -> int:
 def _change(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise Refusal(f"{text} is no change.", "Write KEY=VALUE, such as generate.max_samples=10000", 2)
+        raise Refusal(f"{text} is no change.", "Write KEY=VALUE, such as `generate.max_samples=10000`", 2)
     return key.strip(), value.strip()
 
 

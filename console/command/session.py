@@ -128,7 +128,7 @@ def _confirm(error: HostKeyUnknown, accept: str | None) -> None:
         raise Refusal(
             error.message,
             f"Compare it with what the provider or the host's console shows, then repeat with "
-            f"--accept-host-key {error.fingerprint}",
+            f"`--accept-host-key {error.fingerprint}`",
         )
     print(f"{error.name} is new. Its host key is\n\n    {error.kind} {error.fingerprint}\n", file=sys.stderr)
     print("Compare it with what the provider or the host's console shows.", file=sys.stderr)

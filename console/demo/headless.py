@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from console import format as shown
 from console.collector import Collector
 from console.command.session import make_link
 from console.demo.prepare import Demo, another, is_finished, make_run
@@ -64,8 +65,9 @@ async def _conduct(link: Link, demo: Demo, began: float, throwaway: bool) -> Out
     async with Collector(link, demo.choice.run) as collector:
         try:
             await collector.filled()
+            before = {(stage.name, stage.attempt) for stage in collector.snapshot.stages if stage.state in ENDED}
             await collector.start(stale="rerun")
-            await _follow(link, collector)
+            await _follow(link, collector, before)
             total = time.monotonic() - began
             if throwaway:
                 await _quiet(link, collector)
@@ -82,15 +84,14 @@ async def _link(demo: Demo) -> AsyncIterator[Link]:
         yield link
 
 
-async def _follow(link: Link, collector: Collector) -> None:
-    """Until the conductor has ended and everything it left is known."""
-    told: set[str] = set()
+async def _follow(link: Link, collector: Collector, told: set[tuple[str, int | None]]) -> None:
+    """Until the conductor has ended and everything it left is known. `told` are attempts that had ended before."""
     while True:
         busy = await _busy(link, collector.run)
         await collector.refresh()
         for stage in collector.snapshot.stages:
-            if stage.state in ENDED and stage.name not in told:
-                told.add(stage.name)
+            if stage.state in ENDED and (stage.name, stage.attempt) not in told:
+                told.add((stage.name, stage.attempt))
                 print(stage_line(stage), flush=True)
         if not busy:
             return
@@ -135,7 +136,8 @@ def _tell_failure(outcome: Outcome, demo: Demo) -> None:
     failed = next((stage for stage in outcome.snapshot.stages if stage.state != "DONE"), None)
     what = f"{failed.name} is {failed.state}" if failed else "the run has no stages"
     said = (failed.message if failed else "") or outcome.snapshot.conductor
-    print(f"eagledeck: the demo failed: {what}. {said} {failed.remedy if failed else ''}".rstrip(), file=sys.stderr)
+    why = shown.sentence(said, failed.remedy if failed else "")
+    print(f"eagledeck: the demo failed: {what}. {why}".rstrip(), file=sys.stderr)
     if outcome.snapshot.log:
         print(f"The end of the log of {outcome.snapshot.log_source}:", file=sys.stderr)
         print("\n".join(f"  {line}" for line in outcome.snapshot.log[-LOG_LINES:]), file=sys.stderr)

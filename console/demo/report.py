@@ -32,7 +32,7 @@ class Outcome:
 
 def stage_line(stage: StageView) -> str:
     """`extract    DONE   640 sequences, 84,120 tokens   12s`."""
-    said = f"   {stage.message} {stage.remedy}".rstrip() if stage.state != "DONE" else ""
+    said = f"   {shown.sentence(stage.message, stage.remedy)}".rstrip() if stage.state != "DONE" else ""
     return f"{stage.name:<9}  {stage.state:<11}  {shown.duration(stage.elapsed_s):>6}   {_counts(stage)}{said}"
 
 

@@ -294,7 +294,7 @@ async def test_a_run_that_is_not_there_is_told_and_asked_for_again(link: Scripte
     link.answers["watch"] = RemoteError("there is no run r1", "make it")
     async with collector_of(link) as collector:
         await asyncio.wait_for(collector.filled(), 5)
-        assert collector.snapshot.conductor == "FAILED: there is no run r1 make it"
+        assert collector.snapshot.conductor == "FAILED: there is no run r1. Make it."
         assert collector.snapshot.stages == ()
         link.answers["watch"] = {}
         link.push("run", run_push())
@@ -305,7 +305,7 @@ async def test_a_run_that_becomes_unreadable_keeps_what_it_said(link: ScriptedLi
     async with collector_of(link) as collector:
         link.push("run", run_push())
         link.push("run", {"run": "r1", "error": {"message": "the plan is torn", "remedy": "repair it"}})
-        assert collector.snapshot.conductor == "FAILED: the plan is torn repair it"
+        assert collector.snapshot.conductor == "FAILED: the plan is torn. Repair it."
         assert collector.snapshot.stages[3].state == "RUNNING"
 
 

@@ -97,3 +97,17 @@ def test_unknown_is_a_dash_everywhere(value: float | None) -> None:
     assert shown.rate(value, "tokens") == shown.UNKNOWN
     assert shown.percent(1, value) == shown.UNKNOWN
     assert shown.percent(1, 0) == shown.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy", "said"),
+    [
+        ("r1 is running", "stop it first", "r1 is running. Stop it first."),
+        ("It is lost.", "Try again.", "It is lost. Try again."),
+        ("Why?", "", "Why?"),
+        ("", "look here", "Look here."),
+        ("", "", ""),
+    ],
+)
+def test_a_message_and_its_remedy_are_sentences(message: str, remedy: str, said: str) -> None:
+    assert shown.sentence(message, remedy) == said
