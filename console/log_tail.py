@@ -35,10 +35,10 @@ class LogTail:
         self._starts_inside = False
 
     def request(self) -> dict[str, Any]:
-        """Arguments of the next `tail`, beside run and stage or service."""
+        """Arguments of the next `tail`, beside run, stage or service, and attempt (the newest one without it)."""
         if self._first:
             return {"offset": self.offset}
-        return {"offset": self.offset, "generation": self.generation, "attempt": self.attempt}
+        return {"offset": self.offset, "generation": self.generation}
 
     def add(self, reply: Mapping[str, Any]) -> list[str]:
         """Take a reply; the new complete lines. A reply of another attempt or generation starts the log afresh."""

@@ -102,7 +102,8 @@ class RunData:
         if stage.name != self.log_stage or self.log.attempt not in (None, stage.attempt):
             self.log, self.log_stage = LogTail(LOG_LINES), stage.name
         for _ in range(TAILS_AT_ONCE):
-            self.log.add(table(await request("tail", run=self.name, stage=stage.name, **self.log.request())))
+            asked = {"stage": stage.name, "attempt": stage.attempt, **self.log.request()}
+            self.log.add(table(await request("tail", run=self.name, **asked)))
             if not self.log.behind:
                 return
         self.log = LogTail(LOG_LINES)  # it grows faster than it can be read: its end is what counts

@@ -11,8 +11,8 @@ from console.command.refusal import Refusal
 from console.command.session import connected, find_run, run_async
 from console.log_tail import LogTail
 from console.run_data import log_stage
-from console.views import stage_views, table
-from remote.errors import ConnectionLost, NotConnected, RemoteError
+from console.views import number, stage_views, table
+from remote.errors import ConnectionLost, DeadlineExceeded, NotConnected
 
 if TYPE_CHECKING:
     from remote.link import Link
@@ -33,75 +33,90 @@ def logs(args: argparse.Namespace) -> int:
 
 
 class _Logs:
-    """Prints one log; which stage's is decided by the run's state unless it was named."""
+    """One log after another: `source` is what is being read, as arguments of `tail`; None before there is one."""
 
     def __init__(self, link: Link, run: str, args: argparse.Namespace) -> None:
         self.link = link
         self.run = run
-        self.lines: int = args.lines
-        self.follow: bool = args.follow
-        self.named: dict[str, Any] = {}
-        if args.service:
-            self.named = {"service": args.service}
-        elif args.stage:
-            self.named = {"stage": args.stage}
-        self.attempt: dict[str, Any] = {"attempt": args.attempt} if args.attempt else {}
+        self.args = args
+        self.source: dict[str, Any] | None = None
+        self.tail = LogTail(args.lines, max(16_384, args.lines * BYTES_A_LINE))
         self.push: Mapping[str, Any] = {}
         self.pushed = asyncio.Event()
+        self.known: set[tuple[str, int]] = set()
+        """Attempts that have been read, or had been there before."""
 
     async def show(self) -> int:
-        if not self.named:
-            self.link.subscribe(self._on_push)
-            await self.link.watch(self.run)
-            async with asyncio.timeout(STATE_S):
-                await self.pushed.wait()
-        source = self._source()
-        if source is None and not self.follow:
+        args = self.args
+        if args.service:
+            self.source = {"service": args.service}
+        elif args.attempt and args.stage:
+            self.source = {"stage": args.stage, "attempt": args.attempt}
+        else:
+            await self._first_source()
+        if self.source is None and not args.follow:
             raise Refusal(f"No stage of {self.run} has run yet.", f"`eagledeck start {self.run}` starts it.")
-        tail = LogTail(self.lines, max(16_384, self.lines * BYTES_A_LINE))
-        if source is not None:
-            while await self._read(source, tail) or tail.behind:
+        if self.source is not None:
+            while await self._read() or self.tail.behind:
                 pass
-            shown = tail.lines if self.follow else tail.shown()[-self.lines :]
-            if shown:
-                print("\n".join(shown), flush=True)
-        if self.follow:
-            await self._go_on(source, tail)
+            _print(list(self.tail.lines) if args.follow else list(self.tail.shown()[-args.lines :]))
+        while args.follow:
+            await self._go_on()
         return 0
 
+    async def _first_source(self) -> None:
+        self.link.subscribe(self._on_push)
+        await self.link.watch(self.run)
+        async with asyncio.timeout(STATE_S):
+            await self.pushed.wait()
+        stages = stage_views(self.push)
+        named = next((stage for stage in stages if stage.name == self.args.stage), None)
+        stage = named or log_stage(stages, self.push)
+        self.known = {(one.name, one.attempt) for one in stages if one.attempt is not None}
+        if named is not None and named.attempt is None:
+            raise Refusal(f"{named.name} of {self.run} has no log yet.", f"`eagledeck start {self.run}` starts it.")
+        if stage is not None:
+            self.source = {"stage": stage.name, "attempt": self.args.attempt or stage.attempt}
+
     def _on_push(self, name: str, data: Mapping[str, Any]) -> None:
-        if name == "run" and data.get("run") == self.run:
+        if name == "run" and data.get("run") == self.run and "stages" in data:
             self.push = data
             self.pushed.set()
 
-    def _source(self) -> dict[str, Any] | None:
-        if self.named:
-            return self.named
-        stage = log_stage(stage_views(self.push), self.push)
-        return None if stage is None else {"stage": stage.name}
+    def _next(self) -> tuple[str, int] | None:
+        """The earliest attempt that was not there before: of the named stage, or of any."""
+        found = []
+        for stage in stage_views(self.push):
+            wanted = self.args.stage in (None, stage.name)
+            if wanted and stage.attempt is not None and (stage.name, stage.attempt) not in self.known:
+                started = number(table(table(self.push.get("stages")).get(stage.name)).get("started"))
+                found.append((started or 0.0, stage.name, stage.attempt))
+        return min(found)[1:] if found else None
 
-    async def _read(self, source: Mapping[str, Any], tail: LogTail) -> list[str]:
-        asked = {**tail.request(), **self.attempt}
-        return tail.add(table(await self.link.request("tail", run=self.run, **source, **asked)))
+    async def _read(self) -> list[str]:
+        asked = {**(self.source or {}), **self.tail.request()}
+        return self.tail.add(table(await self.link.request("tail", run=self.run, **asked)))
 
-    async def _go_on(self, source: dict[str, Any] | None, tail: LogTail) -> None:
-        """Until Ctrl-C. A lost link is waited out; nothing of the log is missed, since it is read by offset."""
-        while True:
-            now = self._source()
-            if now is not None and now != source:
-                source, tail = now, LogTail(self.lines, first_bytes=0)
-                tail.offset = 0
-                print(f"==> {' '.join(source.values())} <==", flush=True)
-            new: list[str] = []
-            if source is not None:
-                try:
-                    new = await self._read(source, tail)
-                except (NotConnected, ConnectionLost):
-                    pass
-                except RemoteError as error:
-                    if error.code != "deadline":
-                        raise
-            if new:
-                print("\n".join(new), flush=True)
-            if not tail.behind:
-                await asyncio.sleep(POLL_S)
+    async def _go_on(self) -> None:
+        """What is new, then the next attempt's log. A lost link is waited out: logs are read by offset."""
+        following = self._next()
+        try:
+            if self.source is not None:
+                _print(await self._read())
+                while self.tail.behind:
+                    _print(await self._read())
+        except (NotConnected, ConnectionLost, DeadlineExceeded):
+            following = None
+        if following is None:
+            await asyncio.sleep(POLL_S)
+            return
+        # The log before it was read to its end: stages follow each other.
+        self.known.add(following)
+        stage, attempt = following
+        self.source, self.tail = {"stage": stage, "attempt": attempt}, LogTail(self.args.lines, first_bytes=0)
+        _print([f"==> {stage} <==" if attempt == 1 else f"==> {stage}, attempt {attempt} <=="])
+
+
+def _print(lines: list[str]) -> None:
+    if lines:
+        print("\n".join(lines), flush=True)

@@ -127,7 +127,7 @@ def test_a_new_attempt_clears_the_log_and_a_hole_breaks_no_line() -> None:
     assert tail.add(piece(b"cut\nfour\n", 4096)) == ["four"]
     tail.add(piece(b"anew\n", 0, attempt=2, generation="b"))
     assert tail.shown() == ("anew",)
-    assert tail.request() == {"offset": 5, "generation": "b", "attempt": 2}
+    assert tail.request() == {"offset": 5, "generation": "b"}
 
 
 def test_lines_are_bounded_and_safe() -> None:

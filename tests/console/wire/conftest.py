@@ -163,8 +163,8 @@ class Container:
 
         return {name: seen.state.value for name, seen in run_status(self.rundir()).items()}
 
-    def ours(self) -> list[int]:
-        """Living processes that name this folder on their command line."""
+    def ours(self, word: str = "") -> list[int]:
+        """Living processes that name this folder, and `word`, on their command line."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -172,9 +172,12 @@ class Container:
                     line = (entry / "cmdline").read_bytes()
                 except OSError:
                     continue
-                if str(self.folder).encode() in line:
+                if str(self.folder).encode() in line and word.encode() in line:
                     found.append(int(entry.name))
         return found
+
+    def agents(self) -> list[int]:
+        return self.ours("serve")
 
     def end(self) -> None:
         end = time.monotonic() + 10

@@ -74,6 +74,7 @@ def test_a_following_log_goes_through_stages_and_ends_quietly(container: Any, wa
     container.eagledeck("init", "r1")
     child = container.process("logs", "r1", "-f", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout is not None
+    wait_for(container.agents)  # it is connected, and waits for the first stage
     container.eagledeck("start", "r1", "--through", "extract")
     seen: list[str] = []
     while "==> extract <==" not in seen or "step 4" not in seen[seen.index("==> extract <==") :]:
