@@ -15,7 +15,7 @@ def open_run(args: argparse.Namespace) -> int:
     target = find_run(args)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refusal("The console needs a terminal.", f"`eagledeck status {args.run}` works without one.")
-    return run_async(_console(target))
+    return run_async(_console(target, args.accept_host_key))
 
 
 def open_only_run(args: argparse.Namespace) -> int:
@@ -25,18 +25,18 @@ def open_only_run(args: argparse.Namespace) -> int:
         raise Refusal(
             "Which run?", f"Name one of: {', '.join(runs)}." if runs else "Describe one in the configuration.", status=2
         )
-    args.run = runs[0]
+    args.run, args.accept_host_key = runs[0], None
     return open_run(args)
 
 
-async def _console(target: Target) -> int:
+async def _console(target: Target, accept_host_key: str | None) -> int:
     # The imports make hundreds of thousands of objects that stay: collecting among them only delays the first frame.
     gc.set_threshold(50_000, 20, 20)
     from console.collector import Collector
     from console.command.opening import Opening
 
     async with AsyncExitStack() as stack:
-        link = make_link(target.state, target.host)
+        link = make_link(target.state, target.host, accept_host_key)
         collector = await stack.enter_async_context(Collector(link, target.run))
 
         async def connect(_: Opening) -> None:

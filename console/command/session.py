@@ -78,12 +78,15 @@ def find_host(config: Config, name: str) -> HostConfig:
     return config.hosts[name]
 
 
-def make_link(config: Config, host: HostConfig) -> Link:
+def make_link(config: Config, host: HostConfig, accept_host_key: str | None = None) -> Link:
     """The link to a host, not yet entered; host keys are pinned in the configuration's state folder."""
     from remote.hostkeys import HostKeyStore
     from remote.link import Link
 
-    return Link(host.to_spec(), HostKeyStore(config.state))
+    async def accept(unknown: HostKeyUnknown) -> bool:
+        return unknown.fingerprint == accept_host_key
+
+    return Link(host.to_spec(), HostKeyStore(config.state), accept)
 
 
 @asynccontextmanager
@@ -91,7 +94,7 @@ async def connected(config: Config, host: HostConfig, accept_host_key: str | Non
     """A link that is LIVE. Raises RemoteError when it can't be made; an unknown host key is asked about."""
     from remote.link import Kind
 
-    async with make_link(config, host) as link:
+    async with make_link(config, host, accept_host_key) as link:
         try:
             await require_live(link)
         except HostKeyUnknown as error:
@@ -116,10 +119,8 @@ async def require_live(link: Link) -> None:
 
 
 def _confirm(error: HostKeyUnknown, accept: str | None) -> None:
-    """Returns when the key may be trusted: named by --accept-host-key, or confirmed at the terminal."""
+    """Returns when a person has confirmed the key at the terminal; raises Refusal otherwise."""
     if accept is not None:
-        if accept == error.fingerprint:
-            return
         raise Refusal(
             f"{error.name} has the host key {error.fingerprint}, not {accept}.",
             "Someone may be in between, or the fingerprint is another host's.",
