@@ -125,6 +125,22 @@ def test_an_unknown_host_key_is_refused_until_its_fingerprint_is_given(container
     container.eagledeck("status", "r1")
 
 
+@pytest.mark.parametrize(("typed", "status"), [("yes", 0), ("y", 1)])
+def test_a_new_host_key_is_trusted_when_a_person_types_yes(container: Any, typed: str, status: int) -> None:
+    (container.folder / "host_keys").unlink()
+    primary, secondary = os.openpty()
+    child = container.process("status", stdin=secondary, stdout=subprocess.DEVNULL, stderr=secondary)
+    os.close(secondary)
+    asked = b""
+    while b"Type yes" not in asked:
+        asked += os.read(primary, 4096)
+    assert container.address["host_key_fingerprint"].encode() in asked
+    os.write(primary, typed.encode() + b"\n")
+    assert child.wait(30) == status
+    os.close(primary)
+    assert (container.folder / "host_keys").exists() is (status == 0)
+
+
 def test_what_a_host_refuses_is_one_sentence(container: Any) -> None:
     said = container.eagledeck("status", "r1", status=1).stderr
     assert said.startswith("eagledeck: ")
