@@ -13,6 +13,8 @@ from pathlib import Path
 from pipeline.engine.loading import PARSERS, LoadError, check_folder, load
 from pipeline.engine.server import Ready, Server
 
+_SMALL = 20_000_000
+"""Parameters below which the threads of a step wait for each other longer than they work."""
 _DTYPES = ("float32", "bfloat16")
 
 
@@ -32,7 +34,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one and says which")
     parser.add_argument("--served-model-name", default="", help="default: the folder's name")
     parser.add_argument("--dtype", choices=_DTYPES, default="float32")
-    parser.add_argument("--threads", type=_positive, default=0, help="default: one a core")
+    parser.add_argument("--threads", type=_positive, default=0, help="default: one a core; one in all for a tiny model")
     parser.add_argument("--max-batch", type=_positive, default=64, help="answers decoded together")
     parser.add_argument(
         "--drafter", type=Path, default=None, help="folder of an EAGLE-3 drafter; decoding is then greedy"
@@ -111,10 +113,11 @@ def _prepare(options: argparse.Namespace, name: str, server: Server) -> None:
 
     from pipeline.engine.work import Work
 
-    torch.set_num_threads(options.threads or _cores())
     # Sharp attention leaves denormal numbers behind, which cost a hundred times a normal one.
     torch.set_flush_denormal(True)
     verifier = load(options.model, name, options.dtype, options.reasoning_parser)
+    small = sum(parameter.numel() for parameter in verifier.model.parameters()) < _SMALL
+    torch.set_num_threads(options.threads or (1 if small else _cores()))
     work = Work(verifier, options.max_batch, server.state.metrics)
     if options.drafter is not None:
         try:
