@@ -59,7 +59,7 @@ RECIPES: Mapping[str, Recipe] = {
             "generate": {"max_tokens": 128, "concurrency": 64},
             "extract": {"length": 512, "batch_tokens": 4096},
             "vocab": {"size": 8192},
-            "train": {"epochs": 3, "lr": 2e-3, "batch_tokens": 512, "length": 512, "checkpoint_every_s": 60},
+            "train": {"epochs": 4, "lr": 2e-3, "batch_tokens": 512, "length": 512, "checkpoint_every_s": 60},
             "deploy": {"samples": 32, "max_tokens": 128},
         },
     ),
