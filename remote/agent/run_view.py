@@ -29,6 +29,7 @@ class RunView:
         self.run = run
         self.plan: Plan | None = None
         self._stages: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._conducted = ""
         self._services: tuple[float, dict[str, Any]] = (0.0, {})
         self._budget: tuple[float, dict[str, Any] | None] = (0.0, None)
 
@@ -41,6 +42,10 @@ class RunView:
     def _read(self) -> dict[str, Any]:
         plan = self._current_plan()
         conductor = conductor_view(self.run)
+        if conductor["stage"] != self._conducted:
+            # It has gone on: the stage before may have come and gone since it was looked at.
+            self._conducted = conductor["stage"]
+            self._stages.clear()
         stages = {name: self._stage(name, plan, conductor) for name in STAGES}
         counts: dict[str, Any] = {}
         for name in ("samples", "tokens"):

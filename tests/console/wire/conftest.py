@@ -85,6 +85,7 @@ class Container:
         self.root = folder / "volume" / "eagledeck"
         self.root.mkdir(parents=True)
         self.run = "r1"
+        self.processes: list[subprocess.Popen[str]] = []
         verifier = folder / "verifier"
         verifier.mkdir(parents=True)
         config = {"hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 512, "num_attention_heads": 4}
@@ -151,9 +152,9 @@ class Container:
         """The command as a process of its own."""
         program = "import sys; from console.command import main; sys.exit(main())"
         environment = {**self.environment(), **options.pop("env", {})}
-        return subprocess.Popen(
-            [sys.executable, "-c", program, *words], cwd=ROOT, env=environment, text=True, **options
-        )
+        command = [sys.executable, "-c", program, *words]
+        self.processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **options))
+        return self.processes[-1]
 
     def json(self, *words: str) -> Any:
         return json.loads(self.eagledeck(*words, "--json").stdout)
@@ -180,6 +181,9 @@ class Container:
         return self.ours("serve")
 
     def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(10)
         end = time.monotonic() + 10
         while (left := self.ours()) and time.monotonic() < end:
             for pid in left:
