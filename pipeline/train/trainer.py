@@ -26,7 +26,7 @@ from pipeline.train.objective import Frozen, Tally, run_batch
 from pipeline.train.schedule import learning_rate
 
 OPTIMIZER, STATE, CONFIG = "optimizer.pt", "trainer.json", "drafter.json"
-BETAS = (0.9, 0.95)
+BETAS = (0.9, 0.99)
 
 
 @dataclass
