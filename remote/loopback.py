@@ -51,12 +51,17 @@ class Address:
     pin: str
 
 
+Reaper = asyncio.Task[int]
+"""Waits for a child whose channel has gone; belongs to the server, and so to one event loop."""
+
+
 class Loopback:
     """A running server. ``hang_up`` drops its connections as a crashed sshd would; commands go on."""
 
-    def __init__(self, listener: Any, address: Address, connections: set[Any]) -> None:
+    def __init__(self, listener: Any, address: Address, connections: set[Any], reaping: set[Reaper]) -> None:
         self._listener = listener
         self._connections = connections
+        self._reaping = reaping
         self.address = address
 
     def hang_up(self) -> None:
@@ -66,7 +71,7 @@ class Loopback:
     async def close(self) -> None:
         self._listener.close()
         self.hang_up()
-        for task in list(_reaping):
+        for task in list(self._reaping):
             task.cancel()
         await self._listener.wait_closed()
 
@@ -77,6 +82,10 @@ async def serve(state: Path, port: int = 0) -> Loopback:
     host_key, user_key = _key(state / "host_key"), _key(state / "id_ed25519")
     user = getpass.getuser()
     connections: set[Any] = set()
+    reaping: set[Reaper] = set()
+
+    async def run(process: Any) -> None:
+        await _run(process, reaping)
 
     class Server(asyncssh.SSHServer):  # type: ignore[misc]
         def connection_made(self, conn: Any) -> None:
@@ -100,7 +109,7 @@ async def serve(state: Path, port: int = 0) -> Loopback:
         port,
         server_factory=Server,
         server_host_keys=[host_key],
-        process_factory=_run,
+        process_factory=run,
         encoding=None,
         config=None,
         allow_scp=False,
@@ -119,7 +128,7 @@ async def serve(state: Path, port: int = 0) -> Loopback:
         host_key.get_fingerprint(),
         host_key.export_public_key("openssh").decode().strip(),
     )
-    return Loopback(listener, address, connections)
+    return Loopback(listener, address, connections, reaping)
 
 
 def _key(path: Path) -> Any:
@@ -137,7 +146,7 @@ def _key(path: Path) -> Any:
     return asyncssh.read_private_key(path)
 
 
-async def _run(process: Any) -> None:
+async def _run(process: Any, reaping: set[Reaper]) -> None:
     """One command of one channel. Its exit is reported when it has ended and its output was read to the end."""
     if process.command is None:
         process.stderr.write(b"There is no interactive login here; give a command.\n")
@@ -183,11 +192,8 @@ async def _run(process: Any) -> None:
             else:
                 end.close()
         if child.poll() is None:
-            _reaping.add(task := asyncio.create_task(_ended(child)))
-            task.add_done_callback(_reaping.discard)
-
-
-_reaping: set[asyncio.Task[int]] = set()
+            reaping.add(task := asyncio.create_task(_ended(child)))
+            task.add_done_callback(reaping.discard)
 
 
 async def _output(process: Any, child: subprocess.Popen[bytes], outputs: list[asyncio.StreamReader]) -> None:
