@@ -44,7 +44,14 @@ RECIPES: Mapping[str, Recipe] = {
             "generate": {"max_tokens": 256, "concurrency": 64},
             "extract": {"length": 512},
             "vocab": {"size": 2048},
-            "train": {"epochs": 4, "lr": 3e-3, "batch_tokens": 512, "length": 512, "checkpoint_every_s": 20},
+            "train": {
+                "epochs": 4,
+                "lr": 3e-3,
+                "batch_tokens": 512,
+                "length": 512,
+                "checkpoint_every_s": 20,
+                "threads": 1,  # matrices this small only wait for each other with two
+            },
             "deploy": {"samples": 64, "max_tokens": 256},
         },
     ),
