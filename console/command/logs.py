@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,8 @@ class _Logs:
             wanted = self.args.stage in (None, stage.name)
             if wanted and stage.attempt is not None and (stage.name, stage.attempt) not in self.known:
                 started = number(table(table(self.push.get("stages")).get(stage.name)).get("started"))
-                found.append((started or 0.0, stage.name, stage.attempt))
+                # An attempt that is only being opened has no start yet: it comes after those that have one.
+                found.append((math.inf if started is None else started, stage.name, stage.attempt))
         return min(found)[1:] if found else None
 
     async def _read(self) -> list[str]:
