@@ -12,8 +12,9 @@ from pathlib import Path
 
 HOST = "container"
 """What the demo's host is called on screen; it is this machine."""
-QUIET = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""OpenMP threads that spin while they wait take the core that the console and the engine need, with two cores."""
+QUIET = {"GOMP_SPINCOUNT": "10000"}
+"""OpenMP threads that spin for long while they wait take the core that the console and the engine need, with two cores;
+ones that never spin are woken for each of a small model's operations, which costs more than the work."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ RECIPES: Mapping[str, Recipe] = {
         engine_options=("--reasoning-parser", "none", "--dtype", "bfloat16"),
         reasoning=False,
         stages={
-            "generate": {"max_tokens": 128, "concurrency": 64},
+            "generate": {"max_tokens": 128, "concurrency": 64, "temperature": 0.0},
             "extract": {"length": 512, "batch_tokens": 4096},
-            "vocab": {"size": 8192},
-            "train": {"epochs": 4, "lr": 2e-3, "batch_tokens": 512, "length": 512, "checkpoint_every_s": 60},
+            "vocab": {"size": 4096},
+            "train": {"epochs": 3, "lr": 2e-3, "batch_tokens": 512, "length": 512, "checkpoint_every_s": 60},
             "deploy": {"samples": 32, "max_tokens": 128},
         },
     ),

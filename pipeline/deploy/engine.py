@@ -90,7 +90,7 @@ class Engine:
     def __init__(self, command: EngineCommand, log: Path) -> None:
         """Starts the process; its output goes to `log`. Raises StageError when the program isn't there."""
         self.command, self.log = command, log
-        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **command.env}
+        environment = {**os.environ, **command.env}
         try:
             with log.open("ab") as file:
                 self.process = subprocess.Popen(

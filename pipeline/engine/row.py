@@ -11,6 +11,8 @@ from pipeline.engine.text import StopStrings
 
 _FLUSH_S = 0.05
 """A stream hands on what it has this often, not token by token: on two cores the reader is the engine's rival."""
+_FLUSH_EACH_S = 0.015
+"""And less often the more rows run, so that all of them together cost the same: writing frames takes turns with decoding."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,13 @@ class Job(Row):
             if self.stops.push(new) or (self.finish_reason and self.stops.finish()):
                 self.finish_reason = "stop"
 
-    def hand_on(self, now: float) -> None:
-        """Sends what is due: everything at the end, before that only to streams and only now and then."""
+    def hand_on(self, now: float, rows: int = 1) -> None:
+        """Sends what is due: everything at the end, before that only to streams and only now and then, the more `rows`
+        run the less often.
+        """
         if self.finish_reason:
             stop, length = (self.stops.found, self.stops.length) if self.stops is not None else ("", None)
             self.events.put(Event(self.output_ids[self.sent :], self.finish_reason, stop, length))
-        elif self.stream and now - self.sent_at >= _FLUSH_S:
+        elif self.stream and now - self.sent_at >= max(_FLUSH_S, rows * _FLUSH_EACH_S):
             self.events.put(Event(self.output_ids[self.sent :]))
             self.sent, self.sent_at = len(self.output_ids), now

@@ -117,7 +117,7 @@ class Work:
             assert isinstance(job, Job)
             job.look()
             if not job.finish_reason:
-                job.hand_on(now)
+                job.hand_on(now, len(rows))
 
     def _close(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
