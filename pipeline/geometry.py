@@ -75,9 +75,7 @@ def read_geometry(verifier: str | Path) -> Geometry:
     try:
         raw = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise GeometryError(
-            f"There is no {path}.", "Name the folder that holds the verifier's config.json."
-        ) from None
+        raise GeometryError(f"There is no {path}.", "Name the folder that holds the verifier's config.json.") from None
     except (OSError, ValueError) as error:
         raise GeometryError(f"{path} can't be read: {error}.", "Fetch the verifier's config.json again.") from None
     if not isinstance(raw, dict):

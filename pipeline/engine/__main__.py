@@ -48,8 +48,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    # Waiting OpenMP threads that spin for long take the core from whoever the engine waits for; those that never spin are
-    # woken at each operation, which halves the speed of a small model. This many turns are some ten microseconds.
+    # Waiting OpenMP threads that spin for long take the core from whoever the engine waits for; those that never spin
+    # are woken at each operation, which halves the speed of a small model. This many turns are some ten microseconds.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

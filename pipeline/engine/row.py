@@ -12,7 +12,7 @@ from pipeline.engine.text import StopStrings
 _FLUSH_S = 0.05
 """A stream hands on what it has this often, not token by token: on two cores the reader is the engine's rival."""
 _FLUSH_EACH_S = 0.015
-"""And less often the more rows run, so that all of them together cost the same: writing frames takes turns with decoding."""
+"""And less often the more rows run, so that all together cost the same: writing frames takes turns with decoding."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from console.terminal import gone
 ROOT = Path(__file__).resolve().parents[2]
 
 
-
 def test_an_open_terminal_is_there_and_a_closed_one_gone() -> None:
     primary, secondary = os.openpty()
     try:

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# What `make test-real` needs beside the project's environment: Debian's openssh-server, and vLLM for the CPU with
-# SmolLM2-135M-Instruct in the folder that is named (about 3 GB; left alone where it is already complete).
+# What `make test-real` needs beside the project's environment: Debian's openssh-server, tmux and unusual login shells,
+# and vLLM for the CPU in the folder that is named (about 3 GB; left alone where it is already complete).
 set -euo pipefail
 engine=${1:?usage: install.sh ENGINE_FOLDER}
 python=${PYTHON:-python3}
 
-if ! command -v /usr/sbin/sshd >/dev/null || ! command -v tmux >/dev/null; then
-  [ "$(id -u)" = 0 ] || { echo "openssh-server or tmux is missing; install both, or run this as root." >&2; exit 1; }
+missing=()
+for pair in sshd:openssh-server tmux:tmux fish:fish tcsh:tcsh busybox:busybox-static; do
+  PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  [ "$(id -u)" = 0 ] || { echo "Install ${missing[*]}, or run this as root." >&2; exit 1; }
   apt-get update -q >/dev/null
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -q openssh-server tmux >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}" >/dev/null
 fi
 
 if [ ! -f "$engine/complete-0.32.0" ]; then
