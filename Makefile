@@ -15,6 +15,7 @@ test: $(VENV)/.installed lint
 
 lint: $(VENV)/.installed
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 	$(PY) -m mypy
 
 # Installs Debian's openssh-server (as root, where it is missing) and vLLM for the CPU (about 3 GB), then runs what needs them.

@@ -1,19 +1,15 @@
 """What a run costs on the volume, worked out before it starts: the arithmetic behind "25,000 samples won't fit".
 
-Pure functions over a request; `check_run` reads a run directory for one. Standard library only (Python >= 3.9);
-imports pipeline.geometry, pipeline.config and pipeline.rundir.
+Pure functions over a request; pipeline.forecast makes one of a run. Standard library only (Python >= 3.9); imports
+pipeline.geometry.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from pipeline.config import ExtractParams, GenerateParams, TrainParams, VocabParams
-from pipeline.geometry import AUX_STATES, Geometry, GeometryError, read_geometry
-from pipeline.rundir import RunDir
+from pipeline.geometry import AUX_STATES, Geometry, GeometryError
 
 SIDE_BYTES = 13
 """Beside the hidden states a shard keeps, per token: input id 4, loss mask 1, teacher argmax 4, log-sum-exp 4."""
@@ -183,90 +179,3 @@ def explain(budget: Budget) -> list[str]:
     options.append("a larger volume")
     lines.append("Options: " + "; or ".join(options) + ".")
     return lines
-
-
-def volume_space(path: Path, capacity_bytes: int = 0) -> tuple[int, int]:
-    """(capacity, free) of the volume that holds `path`, in bytes.
-
-    A declared capacity (a quota that statvfs can't see) bounds the free space to what is left of it. The nearest
-    existing parent is asked, since a run's folder may not be there yet. Raises OSError where none answers.
-    """
-    place = path
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    stat = os.statvfs(place)
-    total = stat.f_blocks * stat.f_frsize
-    free = stat.f_bavail * stat.f_frsize
-    if not capacity_bytes:
-        return total, free
-    used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
-    return capacity_bytes, max(0, min(free, capacity_bytes - used))
-
-
-def request_of_run(run: RunDir) -> BudgetRequest:
-    """The budget request of a run: its plan, what generate has measured, and the volume as it is now.
-
-    Tokens a sample come from generate's counts once it has 20 samples; until then from generate.expected_tokens, and
-    without that every sample is taken to fill the length. Bytes that the run has already written are not needed
-    twice. Raises GeometryError, OSError.
-    """
-    plan = run.plan()
-    generate = cast(GenerateParams, plan.stages["generate"].params)
-    extract = cast(ExtractParams, plan.stages["extract"].params)
-    vocab = cast(VocabParams, plan.stages["vocab"].params)
-    train = cast(TrainParams, plan.stages["train"].params)
-    geometry = read_geometry(plan.verifier.path)
-    capacity, free = volume_space(Path(plan.volume.path or run.path), plan.volume.capacity_bytes)
-    counts = _generate_counts(run)
-    done = int(counts.get("samples", 0))
-    finished = bool(counts.get("finished"))
-    samples = done if finished and done else generate.max_samples
-    if done >= 20 or (finished and done):
-        mean, basis = counts.get("tokens", 0) / done, "measured"
-    elif generate.expected_tokens:
-        mean, basis = float(generate.expected_tokens), "expected"
-    else:
-        mean, basis = float(extract.length), "worst case"
-    return BudgetRequest(
-        geometry=geometry,
-        samples=samples,
-        mean_tokens=mean,
-        capacity_bytes=capacity,
-        available_bytes=free + _written(run),
-        reserve_bytes=plan.volume.reserve_bytes or default_reserve(capacity),
-        length=extract.length,
-        draft_vocab=vocab.size,
-        checkpoints=train.keep_checkpoints + 1,
-        basis=basis,
-    )
-
-
-def check_run(run: RunDir) -> Budget:
-    """The budget of a run as it stands. Raises GeometryError, OSError or pipeline.rundir.RunError."""
-    return plan_bytes(request_of_run(run))
-
-
-def _generate_counts(run: RunDir) -> dict[str, float]:
-    stage = run.stage("generate")
-    output = stage.current()
-    report: dict[str, Any] | None = output.report() if output else None
-    if report:
-        return {**report.get("counts", {}), "finished": 1}
-    attempt = stage.latest()
-    progress = attempt.progress() if attempt else None
-    return dict((progress or {}).get("counts", {}))
-
-
-def _written(run: RunDir) -> int:
-    total = 0
-    for name in ("generate", "extract", "train"):
-        output = run.stage(name).current()
-        if output is None or run.path not in output.path.parents:
-            continue
-        for folder, _, files in os.walk(output.path):
-            for file in files:
-                try:
-                    total += os.lstat(os.path.join(folder, file)).st_blocks * 512
-                except OSError:
-                    continue
-    return total

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.budget import check_run, explain
+from pipeline.budget import explain
 from pipeline.config import Plan
+from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import (
     STAGES,

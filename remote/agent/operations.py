@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.budget import check_run, explain
+from pipeline.budget import explain
 from pipeline.config import STAGES, ConfigError, Plan
+from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
 from remote.agent import recorder, services, starting

@@ -9,8 +9,8 @@ import json
 import time
 from typing import Any
 
-from pipeline.budget import check_run
 from pipeline.config import Plan
+from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import STAGES, RunDir, RunError, StageState, StageStatus, counting_output, status
 from remote.agent.conductor import conductor_view

@@ -10,17 +10,12 @@ import pytest
 from pipeline.budget import (
     BudgetRequest,
     bytes_per_token,
-    check_run,
     explain,
     headline,
     plan_bytes,
-    request_of_run,
     size_text,
-    volume_space,
 )
-from pipeline.config import Plan, set_values
 from pipeline.geometry import GeometryError, from_hidden_size, read_geometry
-from pipeline.rundir import Lock, RunDir
 
 TB = 10**12
 
@@ -145,48 +140,3 @@ def test_a_broken_config_names_file_and_key(tmp_path: Path, text: str, named: st
 def test_a_missing_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(GeometryError, match=r"There is no .*config\.json"):
         read_geometry(tmp_path / "nowhere")
-
-
-def test_a_declared_capacity_bounds_the_free_space(tmp_path: Path) -> None:
-    capacity, free = volume_space(tmp_path)
-    assert 0 < free <= capacity
-    declared, left = volume_space(tmp_path / "not" / "there" / "yet", capacity_bytes=1)
-    assert (declared, left) == (1, 0)
-
-
-def kimi_run(tmp_path: Path, **values: object) -> RunDir:
-    verifier = tmp_path / "verifier"
-    verifier.mkdir()
-    (verifier / "config.json").write_text(json.dumps({**LLAMA, "hidden_size": 7168, "num_hidden_layers": 61}))
-    changes = {"verifier.path": str(verifier), "extract.length": 4000, "train.length": 2048, **values}
-    return RunDir.create(tmp_path, "kimi", set_values(Plan(), changes))
-
-
-def test_a_run_without_samples_is_priced_at_its_worst_case_or_as_expected(tmp_path: Path) -> None:
-    run = kimi_run(tmp_path, **{"generate.max_samples": 25_000})
-    request = request_of_run(run)
-    assert (request.samples, request.mean_tokens, request.basis) == (25_000, 4000, "worst case")
-    run.write_plan(set_values(run.plan(), {"generate.expected_tokens": 2100}), "expected")
-    request = request_of_run(run)
-    assert (request.mean_tokens, request.basis) == (2100, "expected")
-
-
-def test_a_run_is_priced_by_what_generate_has_measured(tmp_path: Path) -> None:
-    run = kimi_run(tmp_path, **{"generate.max_samples": 10_000})
-    lock = Lock.acquire(run.stage("generate").make().lock_path)
-    assert lock is not None
-    attempt = run.stage("generate").new_attempt()
-    attempt.write_state(phase="running")
-    lock.release()
-    attempt.path.joinpath("progress.json").write_text(
-        json.dumps({"done": 200, "total": 10_000, "unit": "samples", "counts": {"samples": 200, "tokens": 420_600}})
-    )
-    request = request_of_run(run)
-    assert (request.samples, request.mean_tokens, request.basis) == (10_000, 2103, "measured")
-
-
-def test_a_declared_volume_that_is_too_small_refuses_the_run(tmp_path: Path) -> None:
-    run = kimi_run(tmp_path, **{"generate.max_samples": 10_000, "volume.capacity_bytes": "2GB"})
-    budget = check_run(run)
-    assert not budget.fits
-    assert budget.largest_samples == 0
