@@ -134,11 +134,12 @@ def conductor_text(run: Json) -> str:
 
 
 def event_view(row: object) -> EventView | None:
+    """None for what is no event, and for a supervisor's details that another event says to people."""
     event = table(row)
-    when = number(event.get("t"))
-    if when is None:
+    when, kind, message = number(event.get("t")), text(event.get("kind")), text(event.get("message"))
+    if when is None or kind == "started" or (kind, message) == ("main ended", "status 0"):
         return None
-    return EventView(when, text(event.get("stage")), text(event.get("kind")), text(event.get("message")))
+    return EventView(when, text(event.get("stage")), kind, message)
 
 
 def acceptance_length(stages: tuple[StageView, ...], simulated: float | None) -> float | None:

@@ -117,7 +117,7 @@ class _Deployment:
                 raise StageError(f"{trained} holds no whole drafter", "Run train again with --restart")
             stage.check_space(2 * (checkpoint / "model.safetensors").stat().st_size)
             export_drafter(checkpoint, stage.output, verifier_dtype(verifier))
-            stage.event("saved", f"exported the drafter to {folder}")
+            stage.event("saved", f"drafter exported to {stage.output.name}/{FOLDER}")
         findings = lint(folder, verifier)
         for finding in findings:
             stage.event("warning" if finding.bad else "info", f"{finding.engine}: {finding.key} {finding.message}")

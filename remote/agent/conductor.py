@@ -194,7 +194,8 @@ class Conductor:
             allow=allowed_through(plan, stage),
             by="conductor",
         )
-        self._note(step.kind, f"{stage} attempt {attempt.number}", stage=stage, attempt=attempt.number)
+        did = {"start": "started", "resume": "resumed", "restart": "restarted"}.get(step.kind, step.kind)
+        self._note(step.kind, f"{stage} {did}, attempt {attempt.number}", stage=stage, attempt=attempt.number)
 
     def _watch(self, stage: str) -> None:
         """Until nobody holds the stage's lock. Losing the supervisor is seen by the next step."""

@@ -14,7 +14,7 @@ import pytest
 from console.collector import Collector
 from console.curves import MOST_ROWS, CurveStore
 from console.log_tail import LogTail
-from console.views import disk_view, gpu_views, stage_view, stage_views
+from console.views import disk_view, event_view, gpu_views, stage_view, stage_views
 from remote.errors import ConnectionLost, HostKeyChanged, RemoteError
 from remote.link import Kind, LinkState
 from remote.resolve import HostSpec
@@ -274,6 +274,14 @@ async def test_nothing_is_asked_while_the_link_is_down_and_everything_once_it_is
         link.become(Kind.LIVE)
         await asyncio.wait_for(collector.filled(), 5)
         assert {"plan", "events", "metrics", "tail"} <= {op for op, _ in link.asked}
+
+
+def test_a_supervisors_details_are_no_events_for_people() -> None:
+    quiet = [("started", "pid 9737: python -m pipeline.train"), ("main ended", "status 0")]
+    assert [event_view({"t": 1.0, "kind": kind, "message": message}) for kind, message in quiet] == [None, None]
+    told = event_view({"t": 1.0, "kind": "main ended", "message": "signal SIGKILL"})
+    assert told is not None
+    assert told.message == "signal SIGKILL"
 
 
 async def test_events_come_once_and_go_on_from_the_cursor(link: ScriptedLink) -> None:
