@@ -157,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
         ready = self.server.state.ready
         if ready is None:
             raise ApiError(503, "The model is still loading; try again in a moment.")
+        if ready.work.stopping:
+            raise ApiError(503, "The engine is stopping.")
         return ready
 
     def _health(self) -> None:

@@ -79,6 +79,10 @@ class Work:
         """Ends the loop; every answer under way ends with an error."""
         self._stopping.set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def run(self) -> None:
         """Works until `stop`."""
         while not self._stopping.is_set():

@@ -9,14 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
 
+from pipeline.engine.metrics import Metrics
+from pipeline.engine.server import Ready, Server
+from pipeline.engine.work import Work
 from pipeline.verifier import bundled_path
 
 USER = [{"role": "user", "content": "Add 347 and 586."}]
@@ -168,6 +172,29 @@ def test_a_folder_without_a_model_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "does not load" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_stopping_engine_is_not_healthy() -> None:
+    server = Server("127.0.0.1", 0)
+    work = Work(cast(Any, None), 1, Metrics())
+    server.state.ready = Ready(cast(Any, None), work, 0)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+
+    def health() -> int:
+        connection.request("GET", "/health")
+        with connection.getresponse() as reply:
+            reply.read()
+            return reply.status
+
+    try:
+        assert health() == 200
+        work.stop()
+        assert health() == 503
+    finally:
+        connection.close()
+        server.shutdown()
+        server.server_close()
 
 
 def test_sigterm_ends_it_cleanly_and_tells_who_waits(starter: Callable[..., Any]) -> None:
