@@ -1,8 +1,4 @@
-"""Acceptance length: measured by deploy with the rate at each position, simulated by train's validation until then.
-
-Validation has no rates but accuracies, which count a position whether or not the one before it was accepted; the panel
-calls them `acc`, since the two are not comparable.
-"""
+"""Acceptance length and the rate at each position: measured by deploy, simulated by train's validation until then."""
 
 from __future__ import annotations
 
@@ -23,8 +19,6 @@ class Acceptance:
     length: float | None
     rates: tuple[float | None, ...]
     kind: str
-    unit: str = ""
-    """Before the number of a position: empty for rates, `acc` for accuracies."""
     speed: tuple[float, float] | None = None
     """Tokens per second (plain, drafted), when deploy measured both."""
 
@@ -37,10 +31,10 @@ def acceptance_of(snapshot: Snapshot) -> Acceptance | None:
     if isinstance(measured, int | float):
         listed = report.get("rate_by_position")
         rates = tuple(_rate(value) for value in listed) if isinstance(listed, Sequence) else ()
-        return Acceptance(float(measured), rates, "measured", "", _speed(report.get("tokens_per_s")))
+        return Acceptance(float(measured), rates, "measured", _speed(report.get("tokens_per_s")))
     if snapshot.acceptance_length is None:
         return None
-    return Acceptance(snapshot.acceptance_length, accuracies(snapshot.curves), "simulated", "acc ")
+    return Acceptance(snapshot.acceptance_length, simulated_rates(snapshot.curves), "simulated")
 
 
 def _rate(value: object) -> float | None:
@@ -54,12 +48,12 @@ def _speed(value: object) -> tuple[float, float] | None:
     return (plain, drafted) if plain and drafted else None
 
 
-def accuracies(curves: Sequence[Curve]) -> tuple[float | None, ...]:
-    """The newest validation accuracy of each TTT position: val/acc_0, val/acc_1, …"""
+def simulated_rates(curves: Sequence[Curve]) -> tuple[float | None, ...]:
+    """The newest rate of each position in validation's serving walk: val/rate_0, val/rate_1, …"""
     found: dict[int, float | None] = {}
     for curve in curves:
         name, _, position = curve.name.rpartition("_")
-        if name == "val/acc" and position.isdecimal() and len(position) <= 2:
+        if name == "val/rate" and position.isdecimal() and len(position) <= 2:
             known = [value for value in curve.values if value is not None and math.isfinite(value)]
             found[int(position)] = known[-1] if known else None
     return tuple(found.get(position) for position in range(max(found) + 1)) if found else ()
@@ -89,7 +83,7 @@ def acceptance_lines(acceptance: Acceptance | None, width: int, height: int) -> 
         row = _in_one_row(acceptance, 1)
         return [*out, fit(row if width_of(row) <= width else _in_one_row(acceptance, 0), width)]
     for position, share in enumerate(acceptance.rates):
-        label = f" {acceptance.unit}{position + 1} "
+        label = f" {position + 1} "
         size = min(60, max(0, width - len(label) - 7))
         begun: list[Span] = [(label, "label"), *bar(share, size, "series-3")]
         out.append(fit([*begun, (" ", ""), (_share_text(share), "value")], width))
@@ -99,7 +93,7 @@ def acceptance_lines(acceptance: Acceptance | None, width: int, height: int) -> 
 def _in_one_row(acceptance: Acceptance, digits: int) -> Line:
     cells: list[Span] = []
     for position, share in enumerate(acceptance.rates):
-        label = f"{'  ' if position else acceptance.unit}{position + 1} "
+        label = f"{'  ' if position else ''}{position + 1} "
         cells += [(label, "label"), (_share_text(share, digits), "value")]
     return tuple(cells)
 

@@ -110,6 +110,8 @@ class Validation:
         found = self.tally.values("val")
         if self.acceptance_length is not None:
             found["val/acceptance_length"] = self.acceptance_length
+            for step, count in enumerate(self.accepted):
+                found[f"val/rate_{step}"] = count / self.verifications
         return found
 
 

@@ -105,6 +105,7 @@ def curves(steps: int = 18_450, points: int = 600, per_epoch: int = 9000, seed: 
         accuracy = 0.76 - 0.4 * math.exp(-end / 5000)
         row = {"val/loss": loss, "val/acceptance_length": 1 + accuracy + accuracy**2.2 + accuracy**3.6}
         row |= {f"val/acc_{place}": accuracy ** (1 + 0.45 * place) for place in range(3)}
+        row |= {f"val/rate_{place}": accuracy ** (1, 2.2, 3.6)[place] for place in range(3)}
         rows.append((end, end / per_epoch, row))
     rows.sort(key=lambda one: one[0])
     names = sorted({name for _, _, row in rows for name in row})

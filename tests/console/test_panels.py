@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from console.snapshot import Curve, EventView, GpuView, ServiceView
-from console.widgets.acceptance import acceptance_lines, acceptance_of, accuracies
+from console.widgets.acceptance import acceptance_lines, acceptance_of, simulated_rates
 from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
 from console.widgets.chart.views import views_of
 from console.widgets.events import event_lines
@@ -323,9 +323,11 @@ def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
 
 
 def test_metrics_with_odd_names_do_no_harm(scenes: Any) -> None:
-    odd = tuple(Curve(f"val/acc_{end}", (1.0,), (None,), (0.5,)) for end in ("²", "9" * 5000, "x", "", "1"))
-    assert accuracies(odd) == (None, 0.5)
-    assert [view.name for view in views_of(odd)] == ["accuracy by position"]
+    def odd(name: str) -> tuple[Curve, ...]:
+        return tuple(Curve(f"{name}_{end}", (1.0,), (None,), (0.5,)) for end in ("²", "9" * 5000, "x", "", "1"))
+
+    assert simulated_rates(odd("val/rate")) == (None, 0.5)
+    assert [view.name for view in views_of(odd("val/acc"))] == ["accuracy by position"]
 
 
 def test_a_report_of_another_shape_does_no_harm(scenes: Any) -> None:

@@ -80,6 +80,9 @@ def test_a_training_leaves_curves_checkpoint_and_report(whole: RunDir) -> None:
     validated = [row for row in rows if "val/loss" in row]
     assert [row["epoch"] for row in validated] == [0.0, 1.0, 2.0, 3.0]
     assert {"val/acc_0", "val/acc_1", "val/acc_2", "val/acceptance_length"} <= validated[0].keys()
+    rates = [validated[-1][f"val/rate_{step}"] for step in range(3)]
+    assert rates == sorted(rates, reverse=True)
+    assert validated[-1]["val/acceptance_length"] == pytest.approx(1 + sum(rates))
     assert validated[-1]["val/loss"] < validated[0]["val/loss"]
     assert report["acceptance_length"] == max(row["val/acceptance_length"] for row in validated[1:])
     trained = [row for row in rows if "train/loss" in row]
