@@ -9,19 +9,21 @@ import argparse
 import asyncio
 import difflib
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.command.refusal import Refusal
-from console.config import FILE, Config, HostConfig, RunConfig, find_config, load_config
+from console.config import FILE, Config, HostConfig, RunConfig, find_config, load_config, state_folder
 from remote.errors import HostKeyUnknown, RemoteError
 
 if TYPE_CHECKING:
     from remote.link import Link
 
 CONNECT_S = 60.0
+_LOG_BYTES = 1 << 20
 
 Result = TypeVar("Result")
 
@@ -139,12 +141,35 @@ def _confirm(error: HostKeyUnknown, accept: str | None) -> None:
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs a verb's coroutine; asyncssh's own log goes nowhere near the terminal."""
+    """Runs a verb's coroutine. What libraries log goes to a file: the terminal may be showing the console."""
+    with _logged(state_folder() / "eagledeck.log"):
+        return asyncio.run(work)
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Warnings and errors of all loggers go to `path`, which begins anew beyond a megabyte; where it can't be written,
+    nowhere.
+    """
     import logging
 
-    logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
-    logging.getLogger("remote").addHandler(logging.NullHandler())
-    return asyncio.run(work)
+    logging.raiseExceptions = False  # or a full disk would be reported on the terminal
+    handler: logging.Handler
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        full = path.exists() and path.stat().st_size > _LOG_BYTES
+        handler = logging.FileHandler(path, mode="w" if full else "a", encoding="utf-8", delay=True)
+    except OSError:
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 def ask_host(target: Target, accept_host_key: str | None, op: str, **args: Any) -> dict[str, Any]:

@@ -165,6 +165,37 @@ def test_a_fault_of_ours_is_one_line_and_its_trace_is_kept(
     assert "ZeroDivisionError: a fault" in trace.read_text()
 
 
+LOGS = """
+import asyncio, gc, logging
+from console.command.session import run_async
+
+async def work():
+    asyncio.create_task(fail())
+    await asyncio.sleep(0.05)
+    gc.collect()
+    logging.getLogger("asyncssh").warning("a library's warning")
+
+async def fail():
+    raise ValueError("nobody waits for this")
+
+run_async(work())
+"""
+
+
+def test_what_libraries_log_stays_off_the_terminal(shell: Shell) -> None:
+    done = shell(program=LOGS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    log = (shell.folder / "state" / "eagledeck" / "eagledeck.log").read_text("utf-8")
+    assert "nobody waits for this" in log
+    assert "WARNING asyncssh: a library's warning" in log
+
+
+def test_a_log_that_cant_be_written_does_no_harm(shell: Shell) -> None:
+    (shell.folder / "state").write_text("a file where the folder should be")
+    done = shell(program=LOGS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_output_that_nobody_reads_ends_quietly(shell: Shell) -> None:
     read, write = os.pipe()
     os.close(read)
