@@ -279,7 +279,7 @@ def _explained(
         return AuthenticationError(
             f"{hop.address} refused to log us in. {identities.describe()}",
             f"Try `ssh -p {hop.port} {hop.user}@{hop.host}`; add your public key to ~/.ssh/authorized_keys there, or "
-            "name the right one (identity_files in eagledeck.toml, IdentityFile in ~/.ssh/config).",
+            "name the right one (identity in eagledeck.toml, IdentityFile in ~/.ssh/config).",
         )
     if isinstance(error, asyncssh.ChannelOpenError):
         return UnreachableError(

@@ -60,6 +60,8 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
     def verb(name: str, handler: str, text: str) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
         added.set_defaults(handler=f"console.command.{handler}")
+        # Before or after the verb: without a default, or it would undo one given before.
+        added.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         return added
 
     _add_demo(verb("demo", "demo:demo", "the whole pipeline on this machine, over a real SSH connection"))

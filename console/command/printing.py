@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from console import format as shown
+from console.curves import last_value
 from console.snapshot import Snapshot, StageView
 
 
@@ -20,10 +21,10 @@ def status_lines(snapshot: Snapshot) -> list[str]:
     lines += [f"  {stage_line(stage)}" for stage in snapshot.stages]
     samples = f"samples {shown.full_count(snapshot.samples)} of {shown.full_count(snapshot.samples_target)}"
     lines.append(f"{samples}   tokens {shown.full_count(snapshot.tokens)}")
-    loss = {curve.name: curve.values[-1] for curve in snapshot.curves if curve.values}
-    if loss.get("train/loss") is not None or snapshot.acceptance_length is not None:
+    training, validation = (last_value(snapshot.curves, f"{split}/loss") for split in ("train", "val"))
+    if training is not None or snapshot.acceptance_length is not None:
         lines.append(
-            f"loss {shown.number(loss.get('train/loss'))}   "
+            f"loss {shown.number(training)}, validation {shown.number(validation)}   "
             f"acceptance length {shown.number(snapshot.acceptance_length)}"
         )
     disk = snapshot.disk

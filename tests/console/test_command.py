@@ -149,6 +149,13 @@ def test_a_wrong_configuration_names_its_line(shell: Shell) -> None:
     assert f"eagledeck.toml, line {line}: runs.first.train.epoch = 5" in said.stderr
 
 
+@pytest.mark.parametrize("words", [("--config", "x.toml", "status", "r"), ("status", "r", "--config", "x.toml")])
+def test_the_configuration_is_named_before_or_after_the_verb(shell: Shell, words: tuple[str, ...]) -> None:
+    done = shell(*words)
+    assert done.returncode == 1
+    assert "x.toml" in done.stderr
+
+
 def test_a_fault_of_ours_is_one_line_and_its_trace_is_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from console.command.printing import status_lines
 from console.snapshot import Curve, EventView, GpuView, ServiceView
 from console.widgets.acceptance import acceptance_lines, acceptance_of, simulated_rates
 from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
@@ -320,6 +321,16 @@ def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
         "119 tok/s drafted, 61 plain ×1.94",
     ]
     assert shown(acceptance_lines(measured, 30, 2))[1] == "1 74.2%  2 55.1%  3 40.2%"
+
+
+def test_status_tells_the_last_losses_though_training_ended_with_a_validation(scenes: Any) -> None:
+    snapshot = scenes.training()
+    curves = (
+        Curve("train/loss", (1.0, 2.0), (None, None), (3.25, None)),
+        Curve("val/loss", (1.0, 2.0), (None, None), (None, 3.5)),
+    )
+    lines = status_lines(replace(snapshot, curves=curves))
+    assert any(line.startswith("loss 3.250, validation 3.500") for line in lines)
 
 
 def test_metrics_with_odd_names_do_no_harm(scenes: Any) -> None:
