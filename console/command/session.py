@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.command.refusal import Refusal
 from console.config import FILE, Config, HostConfig, RunConfig, find_config, load_config, state_folder
-from remote.errors import HostKeyUnknown, RemoteError
+from remote.errors import HostKeyChanged, HostKeyUnknown, RemoteError
 
 if TYPE_CHECKING:
     from remote.link import Link
@@ -104,6 +104,10 @@ async def connected(config: Config, host: HostConfig, accept_host_key: str | Non
             link.confirm_host_key(error.fingerprint)
             await link.wait_for(Kind.CONNECTING, Kind.BOOTSTRAP, Kind.LIVE)
             await require_live(link)
+        except HostKeyChanged as error:
+            link.replace_host_key(error.fingerprint, _typed_confirmation(error))
+            await link.wait_for(Kind.CONNECTING, Kind.BOOTSTRAP, Kind.LIVE)
+            await require_live(link)
         yield link
 
 
@@ -138,6 +142,23 @@ def _confirm(error: HostKeyUnknown, accept: str | None) -> None:
     print("Type yes to trust it from now on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
         raise Refusal("The host key was not trusted; nothing was done.")
+
+
+def _typed_confirmation(error: HostKeyChanged) -> str:
+    """What a person at the terminal typed to replace a changed key; raises Refusal when it is not the phrase."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refusal(
+            error.message,
+            "Someone may be in between. If the container was made anew, compare the new fingerprint with what the "
+            "provider or the host's console shows, then repeat this in a terminal: it asks before it replaces the old.",
+        )
+    print(f"{error.message}\n\nSomeone may be in between. If the container was made anew,", file=sys.stderr)
+    print("compare the new fingerprint with what the provider or the host's console shows.", file=sys.stderr)
+    print(f"Type {error.phrase} to trust the new key from now on: ", end="", file=sys.stderr, flush=True)
+    typed = sys.stdin.readline().strip()
+    if typed != error.phrase:
+        raise Refusal("The host key was not replaced; nothing was done.")
+    return typed
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asyncssh
 import pytest
 
 
@@ -201,3 +202,38 @@ def test_killing_the_console_stops_nothing_and_reopening_shows_everything(
     assert after["metrics"]["train/loss"] == pytest.approx(1 / 60, rel=1e-5)
     train = next(stage for stage in after["stages"] if stage["name"] == "train")
     assert (train["attempt"], train["done"]) == (1, 60)
+
+
+def other_pin(container: Any) -> str:
+    """Pins another key for the host; its fingerprint."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    line = key.export_public_key().decode().split(" ", 2)
+    (container.folder / "host_keys").write_text(f"box {line[0]} {line[1].strip()}\n")
+    return str(key.get_fingerprint())
+
+
+def test_a_changed_host_key_is_refused_without_a_terminal(container: Any) -> None:
+    old = other_pin(container)
+    said = container.eagledeck("init", "r1", status=1).stderr
+    assert "HAS CHANGED" in said
+    assert old in said
+    assert container.address["host_key_fingerprint"] in said
+    assert "in a terminal" in said
+
+
+@pytest.mark.parametrize(("typed", "status"), [("box", 0), ("yes", 1)])
+def test_a_changed_host_key_is_replaced_when_a_person_types_the_hosts_name(
+    container: Any, typed: str, status: int
+) -> None:
+    other_pin(container)
+    before = (container.folder / "host_keys").read_text()
+    primary, secondary = os.openpty()
+    child = container.process("status", stdin=secondary, stdout=subprocess.DEVNULL, stderr=secondary)
+    os.close(secondary)
+    asked = b""
+    while b"Type box" not in asked:
+        asked += os.read(primary, 4096)
+    os.write(primary, typed.encode() + b"\n")
+    assert child.wait(30) == status
+    os.close(primary)
+    assert ((container.folder / "host_keys").read_text() == before) == bool(status)
