@@ -21,7 +21,7 @@ lint: $(VENV)/.installed
 # Installs Debian's openssh-server (as root, where it is missing) and vLLM for the CPU (about 3 GB), then runs what needs them.
 test-real: $(VENV)/.installed
 	tests/real/install.sh $(ENGINE)
-	EAGLEDECK_ENGINE=$(ENGINE) $(PY) -m pytest -q -m real --timeout 1800 $(ARGS)
+	EAGLEDECK_ENGINE=$(ENGINE) $(PY) -m pytest -q -m "real or sshd" --timeout 1800 $(ARGS)
 
 soak: $(VENV)/.installed
 	$(PY) -m pytest -q -m soak --timeout 7200 $(ARGS)

@@ -36,6 +36,15 @@ class Target:
         return replace(self.spec, ssh=f"127.0.0.1:{port}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the markers are asked for
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What stands on a real sshd is marked: `make test-real` installs one and runs these again."""
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if "sshd" in getattr(item, "fixturenames", ()) or params.get("host") == "real":
+            item.add_marker("sshd")
+
+
 def target(tmp_path: Path, port: int, user: str, identity: str, pin: str) -> Target:
     store = HostKeyStore(tmp_path / "state")
     store.pin("box", HostKey.parse(pin))

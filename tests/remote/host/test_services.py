@@ -23,15 +23,17 @@ print("loading", flush=True)
 if wait < 0:
     sys.exit("CUDA out of memory")
 time.sleep(wait)
+end = None  # its life begins with the first answer
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        global end
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
+        end = end or time.monotonic() + life
     def log_message(self, *words): pass
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
 server.timeout = 0.1
-end = time.monotonic() + life
-while time.monotonic() < end:
+while end is None or time.monotonic() < end:
     server.handle_request()
 sys.exit("it fell over")
 """
