@@ -6,6 +6,7 @@ Imports pipeline.config and pipeline.rundir. Knows torch's and safetensors' erro
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,13 @@ def explain(error: BaseException, stage: str, output: Path) -> Failure:
         return Failure(error.message, error.remedy, error.resumable)
     if isinstance(error, (RunError, ConfigError)):
         return Failure(error.message, error.remedy)
+    module = missing_module(error)
+    if module:
+        return Failure(
+            f"{sys.executable} has no module {module}, which {stage} needs",
+            f"Install the pipeline there (pip install 'eagledeck[pipeline]'), or set {stage}.python to a Python that "
+            "has it; then resume",
+        )
     full = _full_path(error, output)
     if full is not None:
         volume = mount_of(full)
@@ -67,6 +75,13 @@ def explain(error: BaseException, stage: str, output: Path) -> Failure:
         "The details are in the attempt's stage.log; resume goes on from what was saved",
         expected=False,
     )
+
+
+def missing_module(error: BaseException) -> str:
+    """The package that isn't installed, when that is what the error says; empty otherwise."""
+    name = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    package = name.partition(".")[0]
+    return "" if package in {"pipeline", "remote", "console"} else package
 
 
 def mount_of(path: Path) -> Path:

@@ -33,6 +33,9 @@ WRITER_FD = "EAGLEDECK_WRITER_FD"
 
 _SPARE_BYTES = 64 << 10
 
+OLDEST = (3, 11)
+"""The oldest Python that the stages' work runs on; this module itself runs on 3.9."""
+
 Body = Callable[[StageRun], object]
 
 
@@ -67,6 +70,10 @@ def run_stage(name: str, body: Body, argv: list[str] | None = None) -> int:
         "--restart", action="store_true", help="open a new output instead of going on with the last one"
     )
     options = parser.parse_args(argv)
+    if sys.version_info < OLDEST:
+        own, needed = (".".join(map(str, version)) for version in (sys.version_info[:3], OLDEST))
+        said = f"{sys.executable} is Python {own}, and the stages need {needed}"
+        body = _refused(said, f"Set {name}.python to a newer one; then resume")
     try:
         stage = RunDir.open(options.run).stage(name)
         if options.attempt:
@@ -78,6 +85,13 @@ def run_stage(name: str, body: Body, argv: list[str] | None = None) -> int:
         failure = explain(error, name, Path(options.run))
         print(f"{name}: {failure.message}. {failure.remedy}", file=sys.stderr, flush=True)
     return 1
+
+
+def _refused(message: str, remedy: str) -> Body:
+    def body(stage: StageRun) -> object:
+        raise StageError(message, remedy)
+
+    return body
 
 
 def _supervised(stage: StageDir, path: Path, body: Body) -> int:
@@ -108,7 +122,7 @@ def _alone(stage: StageDir, restart: bool, body: Body) -> int:
                 return 0
             if resume_refusal(stage):
                 raise RunError(f"{label} is done and stale: {reason}", "--restart opens a new output")
-        attempt = stage.new_attempt(restart=restart, argv=sys.orig_argv, by="alone")
+        attempt = stage.new_attempt(restart=restart, argv=getattr(sys, "orig_argv", sys.argv), by="alone")
         writer = Lock.acquire(stage.writer_lock_path)
         if writer is None:
             raise RunError(f"A process of {label} still writes", "Stop or kill the stage, then start it again")

@@ -60,7 +60,7 @@ def stage_line(stage: StageView) -> str:
             parts.append(shown.percent(stage.done, stage.total))
         parts.append(f"{shown.full_count(stage.done)}{total} {stage.unit}")
     if stage.state == "RUNNING":
-        parts.append(shown.rate(stage.rate, stage.unit))
+        parts.append(shown.rate(stage.rate, stage.unit) if stage.phase in ("", "running") else stage.phase)
     if stage.elapsed_s is not None:
         parts.append(shown.duration(stage.elapsed_s))
     if stage.state == "RUNNING":

@@ -1,11 +1,16 @@
-"""`python -m pipeline.deploy --run DIR`."""
-
-from __future__ import annotations
+"""`python -m pipeline.deploy --run DIR [--attempt PATH] [--restart]`."""
 
 import sys
 
-from pipeline.deploy.body import deploy
-from pipeline.stage import run_stage
+from pipeline.stage import StageRun, run_stage
+
+
+def body(stage: StageRun) -> None:
+    """Imports the work only here, so that a Python that lacks something for it is told in a sentence."""
+    from pipeline.deploy.body import deploy
+
+    deploy(stage)
+
 
 if __name__ == "__main__":
-    sys.exit(run_stage("deploy", deploy))
+    sys.exit(run_stage("deploy", body))

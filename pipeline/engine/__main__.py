@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipeline.engine.loading import PARSERS, LoadError, check_folder, load
 from pipeline.engine.server import Ready, Server
+from pipeline.failure import missing_module
 
 _SMALL = 20_000_000
 """Parameters below which the threads of a step wait for each other longer than they work."""
@@ -76,7 +77,13 @@ def main(argv: list[str] | None = None) -> int:
         except LoadError as error:
             failures.append(str(error))
         except Exception as error:
-            failures.append(f"{options.model} could not be served: {error!r}")
+            module = missing_module(error)
+            failures.append(
+                f"{sys.executable} has no module {module}, which the engine needs. "
+                "Install the pipeline there: pip install 'eagledeck[pipeline]'."
+                if module
+                else f"{options.model} could not be served: {error!r}"
+            )
         ready = server.state.ready
         if ready is not None and not failures:
             ready.work.run()

@@ -1,11 +1,16 @@
-"""`python -m pipeline.train --run DIR`."""
-
-from __future__ import annotations
+"""`python -m pipeline.train --run DIR [--attempt PATH] [--restart]`."""
 
 import sys
 
-from pipeline.stage import run_stage
-from pipeline.train.body import train
+from pipeline.stage import StageRun, run_stage
+
+
+def body(stage: StageRun) -> None:
+    """Imports the work only here, so that a Python that lacks something for it is told in a sentence."""
+    from pipeline.train.body import train
+
+    train(stage)
+
 
 if __name__ == "__main__":
-    sys.exit(run_stage("train", train))
+    sys.exit(run_stage("train", body))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from console.command.printing import status_lines
+from console.command.printing import stage_line, status_lines
 from console.snapshot import Curve, EventView, GpuView, ServiceView
 from console.widgets.acceptance import acceptance_lines, acceptance_of, simulated_rates
 from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
@@ -331,6 +331,12 @@ def test_status_tells_the_last_losses_though_training_ended_with_a_validation(sc
     )
     lines = status_lines(replace(snapshot, curves=curves))
     assert any(line.startswith("loss 3.250, validation 3.500") for line in lines)
+
+
+def test_status_tells_what_a_stage_waits_for_instead_of_a_rate(scenes: Any) -> None:
+    waiting = replace(scenes.stage("generate", "RUNNING"), phase="waiting", done=3.0, unit="samples", rate=0.0)
+    assert "3 samples  waiting" in stage_line(waiting)
+    assert "samples/s" in stage_line(replace(waiting, phase="running"))
 
 
 def test_metrics_with_odd_names_do_no_harm(scenes: Any) -> None:

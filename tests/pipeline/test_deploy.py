@@ -185,7 +185,7 @@ def test_the_bundled_engine_measures_a_real_drafter(tmp_path: Path) -> None:
     from pipeline.stage import StageRun
     from pipeline.verifier import bundled_path
     from pipeline.verifier.tasks import prompts
-    from pipeline.vocab import vocab
+    from pipeline.vocab.work import vocab
 
     folder = bundled_path()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from pipeline.config import Plan
 from pipeline.rundir import RunDir
 from pipeline.stage import StageRun, run_stage
-from pipeline.vocab import choose, end_tokens, vocab
+from pipeline.vocab.work import choose, end_tokens, vocab
 
 # Vocabulary of 8; the generated tokens are 3 3 3 5 5 2 2 7; 6 is never generated.
 COUNTS = np.array([0, 0, 2, 3, 0, 2, 0, 1], dtype=np.int64)
@@ -81,7 +81,7 @@ ROWS = [
 def test_stage_counts_generated_tokens_only_and_needs_no_torch(tmp_path: Path) -> None:
     run = run_with(tmp_path, ROWS, 3)
     code = (
-        "import sys; from pipeline.vocab import vocab; from pipeline.stage import run_stage; "
+        "import sys; from pipeline.vocab.work import vocab; from pipeline.stage import run_stage; "
         "code = run_stage('vocab', vocab, ['--run', sys.argv[1]]); sys.exit(code or 2 * ('torch' in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code, str(run.path)], check=True)

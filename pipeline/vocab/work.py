@@ -1,6 +1,6 @@
 """The vocab stage: the draft vocabulary, the tokens that the verifier's answers use most.
 
-Run as `python -m pipeline.vocab --run DIR`. May import numpy, safetensors, pipeline.stage, config, geometry; no torch.
+May import numpy, safetensors, pipeline.stage, config, geometry; no torch.
 Writes vocab.safetensors: d2t int64 [Vd], an offset (target id = draft id + d2t[draft id]), and t2d bool [V], as EAGLE-3
 drafters carry them. Draft ids ascend with target ids.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from safetensors.numpy import save_file
 
 from pipeline.config import VocabParams
 from pipeline.geometry import GeometryError, read_geometry
-from pipeline.stage import StageError, StageRun, Stopped, run_stage
+from pipeline.stage import StageError, StageRun, Stopped
 
 VOCAB = "vocab.safetensors"
 _TOGETHER = 256
@@ -142,7 +141,3 @@ def vocab(stage: StageRun) -> None:
         {"size": len(chosen.ids), "coverage": chosen.coverage, "tokens": int(counts.sum()), "distinct": distinct},
         hashlib.sha256(chosen.ids.tobytes() + vocab_size.to_bytes(8, "little")).hexdigest(),
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run_stage("vocab", vocab))
