@@ -142,7 +142,8 @@ class Endpoint:
         except TimeoutError:
             raise Failure(Kind.DOWN, f"no answer within {SMALL_CALL_S:.0f} s") from None
         except Exception as error:
-            failure = classify(error) or (Failure(Kind.BROKEN, "garbage") if isinstance(error, ValueError) else None)
+            garbage = isinstance(error, ValueError | RecursionError)
+            failure = classify(error) or (Failure(Kind.BROKEN, "garbage") if garbage else None)
             if failure is None:
                 raise
             raise failure from error
@@ -188,7 +189,7 @@ def _whole(data: bytes) -> Answer:
 def _decode(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unfinished(f"garbage instead of JSON: {_shown(data.decode('utf-8', 'replace'))}") from None
 
 

@@ -6,9 +6,11 @@ import enum
 
 import openai
 
-from pipeline.generate.answer import Unfinished, error_text
+from pipeline.generate.answer import ErrorFrame, Unfinished, error_text
 
-_CONTEXT_WORDS = ("context length", "maximum context", "longer than the model", "max_model_len", "input is too long")
+_CONTEXT_WORDS = (
+    "context length", "maximum context", "longer than the model", "max_model_len", "input is too long", "context size",
+)  # fmt: skip
 
 
 class Kind(enum.Enum):
@@ -43,7 +45,9 @@ def classify(error: BaseException) -> Failure | None:
     if isinstance(error, Failure):
         return error
     if isinstance(error, Unfinished):
-        return Failure(Kind.BROKEN, str(error))
+        # SGLang streams this refusal with status 200
+        overlong = isinstance(error, ErrorFrame) and _about_context(str(error))
+        return Failure(Kind.CONTEXT if overlong else Kind.BROKEN, str(error))
     if isinstance(error, openai.APIStatusError):
         return _status(error)
     if isinstance(error, TimeoutError | openai.APITimeoutError):
@@ -69,8 +73,11 @@ def _status(error: openai.APIStatusError) -> Failure:
         return Failure(Kind.FATAL, detail, code)
     if code in (408, 409) or code >= 500:
         return Failure(Kind.BROKEN, detail, code, _retry_after(error))
-    kind = Kind.CONTEXT if any(words in detail.lower() for words in _CONTEXT_WORDS) else Kind.REFUSED
-    return Failure(kind, detail, code)
+    return Failure(Kind.CONTEXT if _about_context(detail) else Kind.REFUSED, detail, code)
+
+
+def _about_context(detail: str) -> bool:
+    return any(words in detail.lower() for words in _CONTEXT_WORDS)
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:

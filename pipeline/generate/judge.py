@@ -45,7 +45,7 @@ def judge(answer: Answer, *, reasoning: bool | None, vocab_size: int | None) -> 
     ):
         if len(ids) != count:
             return Reject("token_count", f"{len(ids)} ids of the {name}, but its usage says {count} tokens")
-    if vocab_size is not None and max(*answer.prompt_ids, *answer.output_ids) >= vocab_size:
+    if vocab_size is not None and max((*answer.prompt_ids, *answer.output_ids)) >= vocab_size:
         return Reject(
             "vocabulary", f"a token id beyond the verifier's vocabulary of {vocab_size}: another model answers"
         )

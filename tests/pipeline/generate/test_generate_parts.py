@@ -9,6 +9,8 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.generate.answer import Answer, Gathering, Unfinished, error_text
 from pipeline.generate.endpoint import Endpoint, base_url, frames
@@ -19,6 +21,11 @@ from pipeline.generate.retokenize import add_ids, end_text
 from pipeline.generate.store import SampleStore
 from pipeline.stage import StageError
 
+FIELDS = [
+    *("choices", "delta", "message", "content", "reasoning", "reasoning_content", "finish_reason", "usage", "error"),
+    *("prompt_tokens", "completion_tokens", "token_ids", "prompt_token_ids", "response_token_ids", "sglext"),
+    *("input_ids", "output_ids", "stop_reason", "matched_stop", "model", "object"),
+]
 USAGE = {"prompt_tokens": 2, "completion_tokens": 3}
 
 
@@ -85,11 +92,31 @@ def test_ids_of_every_name() -> None:
         ([[1]], "garbage"),
         ([{"hello": 1}], "choices"),
         ([{"choices": ["x"]}], "choice"),
+        ([choice({}, finish_reason="abort") | {"usage": USAGE}], "abort"),
+        ([choice({}, finish_reason=["stop"])], "finish_reason"),
+        ([choice({"reasoning": 1})], "reasoning"),
+        ([choice({}, finish_reason="stop") | {"usage": {**USAGE, "prompt_tokens": float("inf")}}], "usage"),
+        ([choice({}, finish_reason="stop") | {"usage": {**USAGE, "completion_tokens": -1}}], "usage"),
     ],
 )
 def test_what_is_no_whole_answer(parts: list[Any], words: str) -> None:
     with pytest.raises(Unfinished, match=words):
         gathered(*parts)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "stop", "length", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(st.lists(JSON | st.fixed_dictionaries({"choices": st.lists(JSON)}, optional={"usage": JSON}), max_size=4))
+def test_no_json_is_more_than_an_answer_or_unfinished(parts: list[Any]) -> None:
+    try:
+        assert isinstance(gathered(*parts), Answer)
+    except Unfinished as error:
+        assert str(error)
 
 
 def status_error(code: int, body: Any, headers: dict[str, str] | None = None) -> openai.APIStatusError:
@@ -128,6 +155,16 @@ def test_status_codes(code: int, message: str, kind: Kind) -> None:
         assert (failure.kind, failure.status) == (kind, code)
         assert message[:20] in failure.detail
         assert failure.retry_after_s == (7.0 if kind in (Kind.BUSY, Kind.BROKEN) else None)
+
+
+def test_refusal_of_a_long_prompt_may_come_in_the_stream() -> None:
+    for text, kind in ((SGLANG_CONTEXT, Kind.CONTEXT), ("EngineCore died", Kind.BROKEN)):
+        with pytest.raises(Unfinished) as caught:
+            gathered({"error": {"message": text, "code": 400}})
+        failure = classify(caught.value)
+        assert failure is not None and failure.kind is kind
+    about = classify(Unfinished("garbage instead of JSON: 'context length'"))
+    assert about is not None and about.kind is Kind.BROKEN
 
 
 def test_other_exceptions() -> None:
@@ -178,7 +215,7 @@ def answer(**more: Any) -> Answer:
     [
         ({}, None),
         ({"finish_reason": "length", "content": ""}, None),
-        ({"finish_reason": "abort"}, "finish_reason"),
+        ({"finish_reason": "content_filter"}, "finish_reason"),
         ({"finish_reason": "repetition"}, "finish_reason"),
         ({"reasoning": " "}, "no_reasoning"),
         ({"reasoning": None}, "no_reasoning"),
@@ -187,6 +224,7 @@ def answer(**more: Any) -> Answer:
         ({"output_ids": (3, 4)}, "token_count"),
         ({"prompt_ids": (1,)}, "token_count"),
         ({"output_ids": (3, 4, 100)}, "vocabulary"),
+        ({"prompt_tokens": 0, "prompt_ids": (), "completion_tokens": 1, "output_ids": (100,)}, "vocabulary"),
         ({"completion_tokens": 0, "output_ids": ()}, "empty_answer"),
     ],
 )
