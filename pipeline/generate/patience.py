@@ -45,16 +45,16 @@ class Patience:
             except Failure as failure:
                 if failure.kind in (Kind.CONTEXT, Kind.REFUSED, Kind.FATAL):
                     raise
+                if _may_be_away(failure) and await self._recover(began, failure.detail):
+                    # what a restart cut short is not this prompt's fault, unless that happens again and again
+                    outages, busy_since = outages + 1, None
+                    if outages > max(self._retries, _FEWEST_OUTAGES):
+                        raise
+                    continue
                 if failure.kind is Kind.BUSY:
                     busy_since = began if busy_since is None else busy_since
                     if clock() - busy_since > self._limit_s:
                         raise
-                elif await self._recover(began, failure.detail):
-                    # what a restart cut short is not this prompt's fault, unless that happens again and again
-                    outages += 1
-                    if outages > max(self._retries, _FEWEST_OUTAGES):
-                        raise
-                    continue
                 else:
                     tries += 1
                     if tries > self._retries:
@@ -65,20 +65,25 @@ class Patience:
 
     async def until_up(self) -> list[dict[str, Any]]:
         """Waits for the server and gives its models. Raises StageError when it stays away, Failure for its refusals."""
-        garbage = 0
+        garbage = waits = 0
+        clock = asyncio.get_running_loop().time
+        busy_since = clock()
         while True:
-            began = asyncio.get_running_loop().time()
+            began = clock()
             try:
                 return await self._endpoint.models()
             except Failure as failure:
                 if failure.kind in (Kind.REFUSED, Kind.FATAL, Kind.CONTEXT):
                     raise
-                if await self._recover(began, failure.detail):
+                if _may_be_away(failure) and await self._recover(began, failure.detail):
+                    busy_since = clock()
                     continue
-                garbage += 1
-                if garbage > 3:
+                busy = failure.kind is Kind.BUSY
+                garbage += not busy
+                if garbage > 3 or (busy and clock() - busy_since > self._limit_s):
                     raise
-            await asyncio.sleep(_delay(garbage))
+            waits += 1
+            await asyncio.sleep(_delay(waits))
 
     async def _recover(self, began: float, detail: str) -> bool:
         """Whether the server was away since `began`; comes back once it answers. One asks, the others wait for it."""
@@ -112,6 +117,12 @@ class Patience:
         self._back_at = clock()
         self.away = False
         self._say("info", f"{self._endpoint.shown} answers after {self._back_at - started:.0f} s")
+
+
+def _may_be_away(failure: Failure) -> bool:
+    """Whether /health decides: a full server and a gateway whose server is loading both say 503; 429 is of one that
+    lives."""
+    return failure.kind is not Kind.BUSY or failure.status == 503
 
 
 def _delay(times: int) -> float:

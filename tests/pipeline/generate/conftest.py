@@ -28,6 +28,23 @@ NAMES = {token: text for text, token in SPECIAL.items()}
 VOCAB = 259
 
 
+ODD = {
+    "message-text": '{"choices": [{"message": "hi", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}',
+    "delta-list": '{"choices": [{"delta": [1]}]}',
+    "delta-text": '{"choices": [{"delta": "hi"}]}',
+    "choices-null": '{"choices": null}',
+    "choice-null": '{"choices": [null]}',
+    "usage-infinity": '{"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], '
+    '"usage": {"prompt_tokens": Infinity, "completion_tokens": 1}}',
+    "usage-list": '{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": [1]}',
+    "content-parts": '{"choices": [{"delta": {"content": [{"text": "x"}]}, "finish_reason": "stop"}]}',
+    "finish-object": '{"choices": [{"delta": {}, "finish_reason": {"type": "stop"}}]}',
+    "deep": "[" * 100_000,
+    "text": '"hi"',
+}
+"""Replies that are JSON (or nearly) and no answers."""
+
+
 def encode(text: str) -> list[int]:
     for name, token in SPECIAL.items():
         text = text.replace(name, chr(0xE000 + token))
@@ -131,7 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.double.always == "hung":
             self.double.gate.wait(60)
         if self.path == "/health":
-            self.reply(503 if self.double.always == "dead" else 200, b"")
+            self.reply(503 if self.double.always in ("dead", "gateway") else 200, b"")
+        elif self.double.always == "gateway":
+            self.error(503, "no backend is available")
         elif self.path == "/v1/models" and self.double.always == "html":
             self.reply(200, b"<html>It works!</html>")
         elif self.path == "/v1/models":
@@ -177,12 +196,16 @@ class _Handler(BaseHTTPRequestHandler):
             return self.error(400, f"This model's maximum context length is {engine.context} tokens. However, …")
         if fault == "dead":
             return self.error(500, "EngineCore died")
+        if fault == "gateway":
+            return self.error(503, "no backend is available")
         if fault.isdigit():
             return self.error(int(fault), f"injected {fault}", {"Retry-After": "0.01"} if fault == "503" else None)
         if fault == "html":
             return self.reply(200, b"<html>It works!</html>")
         if fault == "nonsense":
             return self.reply(200, {"hello": 1})
+        if fault in ODD:
+            return self.odd(ODD[fault], stream=body["stream"])
         if fault == "reset":
             self.close_connection = True
             return self.connection.close()
@@ -265,6 +288,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault != "no-done":
             self.chunk(b"data: [DONE]\n\n")
         return self.chunk(b"")
+
+    def odd(self, text: str, *, stream: bool) -> None:
+        data = f"data: {text}\n\ndata: [DONE]\n\n".encode() if stream else text.encode()
+        self.reply(200, data, {"Content-Type": "text/event-stream" if stream else "application/json"})
 
     def chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

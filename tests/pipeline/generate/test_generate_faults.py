@@ -11,7 +11,11 @@ import pytest
 
 from pipeline.config import Plan
 
-CUTS = ["cut", "early-end", "error-frame", "garbage", "no-usage", "reset", "html", "500", "503", "429", "408"]
+CUTS = ["cut", "early-end", "error-frame", "garbage", "no-usage", "reset", "html", "500", "503", "429", "408", "abort"]
+ODD = [
+    *("message-text", "delta-list", "delta-text", "choices-null", "choice-null", "usage-infinity", "usage-list"),
+    *("content-parts", "finish-object", "deep", "text"),
+]
 
 
 @pytest.mark.parametrize("fault", CUTS)
@@ -76,13 +80,20 @@ def test_refused_prompt_costs_itself_only_and_is_not_asked_again(work: Any) -> N
     assert dict(work.engine.asked) == asked
 
 
-def test_aborted_answers_are_rejected_by_cause(work: Any) -> None:
-    work.engine.faults.append("abort")
-    work.plan(3)
+def test_malformed_replies_are_broken_answers(work: Any) -> None:
+    work.engine.faults.extend(ODD)
+    work.plan(6, concurrency=1, retries=20)
     assert work.go() == 0
-    assert len(work.rows()) == 2
-    counts = work.run.stage("generate").current().report()["counts"]
-    assert counts["rejected"] == counts["rejected/finish_reason"] == 1
+    work.check(6)
+    assert not work.engine.faults and not work.rows("rejects.jsonl")
+
+
+@pytest.mark.parametrize("fault", ["message-text", "usage-infinity", "abort"])
+def test_server_that_gives_no_whole_answer_is_told_in_a_sentence(work: Any, fault: str) -> None:
+    work.engine.always = fault
+    work.plan(2, retries=1)
+    assert work.go() == 1
+    assert "does not give a whole answer" in work.outcome()["message"]
 
 
 def test_absurd_reject_rate_stops_early_and_names_the_cause(work: Any) -> None:
@@ -298,6 +309,44 @@ def test_engine_that_died_behind_a_living_port_is_waited_for(work: Any, until: A
     thread.join(30)
     assert codes == [0]
     work.check(60)
+
+
+def test_gateway_that_answers_503_while_its_server_reloads_is_waited_for(
+    work: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.generate.patience.RETURN_S", 60.0)
+    work.plan(40, concurrency=3, retries=0, timeout_s=1.0)
+    work.engine.delay_s = 0.03
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(work.go()))
+    thread.start()
+    until(lambda: len(work.engine.asked) > 6)
+    work.engine.always = "gateway"
+    progress = work.run.stage("generate").latest().path / "progress.json"
+    until(lambda: '"waiting"' in progress.read_text())
+    time.sleep(1.5)  # longer than timeout_s: a server that is only full would have been given up by now
+    work.engine.always = ""
+    thread.join(50)
+    assert codes == [0]
+    work.check(40)
+    assert not work.rows("rejects.jsonl")
+    assert sum("waiting for it" in event["message"] for event in work.events()) == 1
+
+
+def test_gateway_that_is_up_before_its_server_is_waited_for(work: Any) -> None:
+    work.engine.always = "gateway"
+    work.plan(3)
+    threading.Timer(0.6, lambda: setattr(work.engine, "always", "")).start()
+    assert work.go() == 0
+    work.check(3)
+
+
+def test_full_server_is_busy_and_not_away(work: Any) -> None:
+    work.engine.faults.extend(["503"] * 4)
+    work.plan(3, concurrency=1, retries=0)
+    assert work.go() == 0
+    work.check(3)
+    assert not any("waiting" in event["message"] for event in work.events())
 
 
 @pytest.mark.parametrize(
