@@ -72,10 +72,96 @@ def test_bom_crlf_blank_lines_and_no_final_newline(tmp_path: Path) -> None:
         (b'{"id": "a\\nb", "prompt": "x"}', "printable"),
         (b'{"prompt": "\\ud800"}', "surrogate"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"prompt": "x", "tools": {"name": "f"}}', "list of tools"),
+        (b'{"prompt": "x", "tools": "[oops"}', "`tools` is a text that is no JSON"),
+        (b'{"prompt": "x", "tools": [{"type": "function"}]}', "tool 1 needs"),
+        (b'{"prompt": "x", "tools": [{"name": "f"}, 5]}', "tool 2 needs"),
     ],
 )
 def test_broken_line_is_named_and_the_good_ones_run(tmp_path: Path, line: bytes, cause: str) -> None:
     index = index_prompts(write(tmp_path, b'{"prompt": "first"}\n' + line + b'\n{"prompt": "third"}\n'))
+    assert len(index) == 2
+    assert [bad.line for bad in index.bad] == [2]
+    assert cause in index.bad[0].cause
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_tools_are_kept_and_shape_the_id() -> None:
+    bare = parse_line(b'{"prompt": "x"}')
+    assert bare is not None and bare.tools == () and bare.id == "h-7c5139ff349b5009ca51"
+    for empty in ("null", "[]", '""'):
+        same = parse_line(b'{"prompt": "x", "tools": ' + empty.encode() + b"}")
+        assert same == bare
+    forms = [[TOOL], [TOOL["function"]], json.dumps([TOOL]), json.dumps([TOOL["function"]])]
+    found = [parse_line(json.dumps({"prompt": "x", "tools": form}).encode()) for form in forms]
+    assert all(one is not None and one.tools == (TOOL,) and one.messages == bare.messages for one in found)
+    assert len({one.id for one in found if one is not None} | {bare.id}) == 2
+    named = parse_line(json.dumps({"id": "mine", "prompt": "x", "tools": [TOOL]}).encode())
+    assert named is not None and named.id == "mine"
+
+
+def turns(*pairs: tuple[str, object]) -> bytes:
+    values = [(kind, value if isinstance(value, str) else json.dumps(value)) for kind, value in pairs]
+    return json.dumps({"conversations": [{"from": kind, "value": value} for kind, value in values]}).encode()
+
+
+def test_sharegpt_function_calls_become_tool_calls() -> None:
+    look, find = {"name": "look", "arguments": {"at": "ü"}}, {"name": "find", "arguments": '{"n": 1}'}
+    prompt = parse_line(
+        turns(
+            ("human", "Q"),
+            ("function_call", look),
+            ("observation", "seen"),
+            ("function_call", [find, {"name": "stop"}]),
+            ("observation", "one"),
+            ("tool", "two"),
+            ("gpt", "so"),
+            ("human", "and?"),
+            ("function_call", look),
+        )
+    )
+    assert prompt is not None
+    assert [message["role"] for message in prompt.messages] == [
+        *("user", "assistant", "tool", "assistant", "tool", "tool", "assistant", "user"),
+    ]
+    calls = [call for message in prompt.messages for call in message.get("tool_calls", [])]
+    assert [call["id"] for call in calls] == ["functions.look:0", "functions.find:1", "functions.stop:2"]
+    assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"at": "ü"}, {"n": 1}, {}]
+    results = [message for message in prompt.messages if message["role"] == "tool"]
+    assert [message["tool_call_id"] for message in results] == [call["id"] for call in calls]
+    assert [message["content"] for message in results] == ["seen", "one", "two"]
+
+
+def test_sharegpt_observation_of_a_call_in_the_text_needs_no_id() -> None:
+    prompt = parse_line(turns(("human", "Q"), ("gpt", "<functioncall> look"), ("observation", "seen")))
+    assert prompt is not None and prompt.messages[-1] == {"role": "tool", "content": "seen"}
+
+
+CALL = ("function_call", {"name": "f", "arguments": {}})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cause"),
+    [
+        ([("human", "Q"), ("function_call", "f(1)"), ("observation", "x")], "turn 2: the function call is not JSON"),
+        ([("human", "Q"), ("function_call", {"arguments": {}}), ("observation", "x")], "turn 2: a function call needs"),
+        ([("human", "Q"), ("function_call", "[]"), ("observation", "x")], "turn 2 calls no function"),
+        (
+            [("human", "Q"), ("function_call", {"name": "f", "arguments": "{"}), ("human", "x")],
+            "arguments of f are not",
+        ),
+        ([("human", "Q"), ("function_call", {"name": "f", "arguments": [1]})], "arguments of f are no"),
+        ([("human", "Q"), CALL, ("human", "and?")], "turn 3 is no observation, but turn 2"),
+        ([("human", "Q"), CALL, ("observation", "x"), ("observation", "y")], "turn 4 is an observation too many"),
+        ([("human", "Q"), ("function_call", [CALL[1], CALL[1]]), ("observation", "x")], "turn 2 calls more functions"),
+    ],
+)
+def test_sharegpt_calls_that_cannot_be_mapped_leave_their_line_out(
+    tmp_path: Path, pairs: list[tuple[str, object]], cause: str
+) -> None:
+    index = index_prompts(write(tmp_path, b'{"prompt": "first"}\n' + turns(*pairs) + b'\n{"prompt": "third"}\n'))
     assert len(index) == 2
     assert [bad.line for bad in index.bad] == [2]
     assert cause in index.bad[0].cause
