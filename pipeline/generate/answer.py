@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
 INTERRUPTED = {"abort", "error"}
 """Finish reasons of an answer that its server gave up: vLLM and SGLang say so when they drain or restart."""
 _LARGEST_ID = 2**31 - 1

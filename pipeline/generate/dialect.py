@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.generate.answer import Answer
-from pipeline.generate.endpoint import Asking
 from pipeline.generate.failure import Failure, Kind
+from pipeline.generate.question import Asking
 
 _AT_THE_END = {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
 _ALL = {"return_token_ids": True, **_AT_THE_END}

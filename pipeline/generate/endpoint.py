@@ -10,8 +10,7 @@ import asyncio
 import importlib
 import ipaddress
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,6 +18,7 @@ import openai
 
 from pipeline.generate.answer import Answer, Gathering, Unfinished, error_text
 from pipeline.generate.failure import Failure, Kind, classify
+from pipeline.generate.question import Asking, Chat
 
 IDLE_CONNECTION_S = 4.0
 """vLLM and SGLang close idle connections after 5 s; one that is reused at that moment breaks."""
@@ -26,19 +26,6 @@ SMALL_CALL_S = 30.0
 """A server that doesn't tell its health or its models within this time hangs."""
 SLOWEST_TOKENS_PER_S = 1.0
 """An answer may take as long as its tokens take at this speed, on top of the timeout."""
-
-
-@dataclass(frozen=True)
-class Asking:
-    """How questions are put: sampling, limits, and the way (streaming or not, extra fields) that was found to work."""
-
-    model: str
-    max_tokens: int
-    temperature: float
-    top_p: float
-    timeout_s: float
-    stream: bool = True
-    extra: Mapping[str, Any] | None = None
 
 
 def base_url(endpoint: str) -> str:
@@ -76,26 +63,16 @@ class Endpoint:
     async def close(self) -> None:
         await self._client.close()
 
-    async def ask(self, messages: Sequence[Mapping[str, Any]], asking: Asking) -> Answer:
+    async def ask(self, chat: Chat, asking: Asking) -> Answer:
         """One whole answer. Raises Failure."""
-        body: dict[str, Any] = {
-            "model": asking.model,
-            "messages": list(messages),
-            "max_tokens": asking.max_tokens,
-            "temperature": asking.temperature,
-            "top_p": asking.top_p,
-            "stream": asking.stream,
-            "extra_body": dict(asking.extra or {}),
-        }
-        if asking.stream:
-            body["stream_options"] = {"include_usage": True}
+        create = self._client.chat.completions.with_streaming_response.create
         clock = asyncio.get_running_loop().time
         latest = clock() + asking.timeout_s + asking.max_tokens / SLOWEST_TOKENS_PER_S
         try:
             async with asyncio.timeout_at(
                 min(latest, clock() + asking.timeout_s) if asking.stream else latest
             ) as limit:
-                async with self._client.chat.completions.with_streaming_response.create(**body) as response:
+                async with create(**asking.body(chat)) as response:
                     if "text/event-stream" not in response.headers.get("content-type", ""):
                         return _whole(await response.read())
                     gathering = Gathering()

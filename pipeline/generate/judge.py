@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.generate.answer import Answer
+from pipeline.generate.question import Chat
 from pipeline.generate.reasoning import CLOSED
 from pipeline.stage import StageError
 
 COMPLETE = {"stop", "length", "tool_calls"}
 """Finish reasons of a whole answer; `length` is one that max_tokens or the context cut."""
-FINAL = {"context", "refused", "finish_reason", "empty_answer"}
-"""Causes that lie in the prompt: a resume doesn't ask again. The others lie in the server, and a resume does."""
+FINAL = {"finish_reason", "empty_answer"}
+"""Causes that lie in the prompt: it is never asked again."""
+SETTLED = FINAL | {"context", "refused"}
+"""And those that lie between prompt and server: asking it again as it is gives the same, but a resume may find it with
+a longer context or mended. The other causes lie in the server, and may be gone at the second try."""
 _WINDOW, _EARLIEST, _ABSURD = 100, 20, 0.5
 
 
@@ -59,13 +62,12 @@ def lacks_reasoning(answer: Answer, reasoning: bool | None) -> bool:
     return bool(reasoning) or CLOSED in answer.content
 
 
-def sample_row(
-    prompt_id: str, messages: Sequence[Mapping[str, Any]], answer: Answer, *, ids_from: str, model: str
-) -> dict[str, Any]:
+def sample_row(prompt_id: str, chat: Chat, answer: Answer, *, ids_from: str, model: str) -> dict[str, Any]:
     """The row of samples.jsonl."""
     return {
         "id": prompt_id,
-        "messages": list(messages),
+        "messages": list(chat.messages),
+        **({"tools": list(chat.tools)} if chat.tools else {}),
         "reasoning": answer.reasoning,
         "content": answer.content,
         "prompt_ids": list(answer.prompt_ids or ()),
@@ -92,14 +94,23 @@ class RejectWatch:
         detail = next(one.detail for one in rejects if one.cause == cause)
         raise StageError(
             f"{len(rejects)} of the last {len(self._recent)} prompts were rejected, {count} for {cause}: {detail}",
-            _REMEDIES.get(cause, "Look at rejects.jsonl and at the server's log, then resume"),
+            remedy(cause),
         )
 
 
+def remedy(cause: str) -> str:
+    """What to do about many rejects of that cause, as a sentence part."""
+    return _REMEDIES.get(cause, "Look at rejects.jsonl and at the server's log, then resume")
+
+
+_IDS = "Use a server that knows return_token_ids (vLLM 0.10.2, SGLang 0.5.23, or later), then resume"
 _REMEDIES = {
-    "context": "Lower generate.max_tokens, or start the server with a longer context, then resume",
-    "no_token_ids": "Use a server that knows return_token_ids (vLLM 0.10.2, SGLang 0.5.23, or later), then resume",
-    "round_trip": "Use a server that knows return_token_ids (vLLM 0.10.2, SGLang 0.5.23, or later), then resume",
+    "context": "Start the server with a longer context (vLLM --max-model-len, SGLang --context-length), then resume. "
+    "Answers are shortened to what the context leaves, so a lower generate.max_tokens, which needs a restart, helps no "
+    "prompt that fills it alone",
+    "refused": "Mend what the server complains about (its log says more), then resume",
+    "no_token_ids": _IDS,
+    "round_trip": _IDS,
     "vocabulary": "Correct verifier.path or generate.endpoint, then resume",
     "failed": "Look at the server's log, then resume",
 }

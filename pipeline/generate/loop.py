@@ -8,20 +8,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 
 from pipeline.config import GenerateParams
-from pipeline.generate.answer import Answer
-from pipeline.generate.dialect import Dialect
-from pipeline.generate.endpoint import Endpoint
-from pipeline.generate.failure import Failure, Kind
-from pipeline.generate.judge import Reject, RejectWatch, judge, lacks_reasoning, sample_row
-from pipeline.generate.patience import Patience
+from pipeline.generate.asker import Asker, Reply
+from pipeline.generate.judge import RejectWatch, judge, lacks_reasoning, sample_row
 from pipeline.generate.reasoning import ReasoningWatch
-from pipeline.generate.retokenize import Tokenizer, add_ids
 from pipeline.generate.store import SampleStore, Tally
-from pipeline.prompts import Message, Prompt, PromptIndex
+from pipeline.prompts import Prompt, PromptIndex, PromptReader
 from pipeline.stage import StageRun, Stopped
 
 STOP_GRACE_S = 5.0
@@ -29,25 +23,6 @@ STOP_GRACE_S = 5.0
 _TURN_S, _SYNC_S = 0.2, 1.0
 _SPACE = 1 << 20
 _SHOWN_REJECTS = 5
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """What decides about an answer: whether it must have reasoning, the verifier's vocabulary size, and, for a server
-    without token ids, the tokenizer that makes them (`opened`: the prompt ends in <think>; `end`: the end token)."""
-
-    reasoning: bool | None
-    vocab_size: int | None
-    tokenizer: Tokenizer | None = None
-    opened: bool = False
-    end: str = ""
-
-
-@dataclass(frozen=True)
-class _Reply:
-    messages: list[Message]
-    answer: Answer | None
-    reject: Reject | None
 
 
 def reached(params: GenerateParams, tally: Tally) -> bool:
@@ -67,16 +42,12 @@ class Generation:
         stage: StageRun,
         index: PromptIndex,
         store: SampleStore,
-        endpoint: Endpoint,
-        patience: Patience,
-        dialect: Dialect,
-        verdicts: Verdicts,
+        asker: Asker,
     ) -> None:
-        self._stage, self._index, self._store = stage, index, store
-        self._endpoint, self._patience, self._dialect, self._verdicts = endpoint, patience, dialect, verdicts
+        self._stage, self._index, self._store, self._asker = stage, index, store, asker
         self._reasoning, self._rejects = ReasoningWatch(), RejectWatch()
         self._shown: Counter[str] = Counter()
-        self._tasks: dict[asyncio.Task[_Reply], Prompt] = {}
+        self._tasks: dict[asyncio.Task[Reply], Prompt] = {}
         self._synced_at = 0.0
 
     @property
@@ -86,17 +57,26 @@ class Generation:
         return params
 
     async def run(self) -> None:
-        """Asks until a target is reached or the prompts are used up. Raises Stopped, StageError, Failure (FATAL)."""
+        """Asks until a target is reached or the prompts are used up, those that failed for the server's sake twice.
+
+        Raises Stopped, StageError, Failure (FATAL).
+        """
         reader = self._index.open()
-        left = [number for number, one in enumerate(self._index.ids) if not self._store.done(one)]
-        prompts = (reader.read(number) for number in left)
         try:
-            await self._ask_all(prompts)
+            await self._ask_all(self._left(reader, self._store.done))
+            again = sum(not self._store.settled(one) for one in self._index.ids)
+            if again and not self._reached():
+                self._stage.event("info", f"{again} prompts failed and are asked once more")
+                await self._ask_all(self._left(reader, self._store.settled))
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             reader.close()
+
+    def _left(self, reader: PromptReader, done: Callable[[str], bool]) -> Iterator[Prompt]:
+        left = [number for number, one in enumerate(self._index.ids) if not done(one)]
+        return (reader.read(number) for number in left)
 
     async def _ask_all(self, prompts: Iterator[Prompt]) -> None:
         while True:
@@ -110,7 +90,8 @@ class Generation:
                 prompt = next(prompts, None)
                 if prompt is None:
                     break
-                self._tasks[asyncio.create_task(self._reply(prompt))] = prompt
+                task = asyncio.create_task(self._asker.reply(prompt, self._params.system))
+                self._tasks[task] = prompt
             if not self._tasks:
                 return
             await self._settle_some()
@@ -120,7 +101,7 @@ class Generation:
         """Takes what still comes within the grace, half of the stage's own at most."""
         clock = asyncio.get_running_loop().time
         until = clock() + min(STOP_GRACE_S, self._stage.plan.stages["generate"].grace_s / 2)
-        while self._tasks and clock() < until and not self._patience.away and not self._reached():
+        while self._tasks and clock() < until and not self._asker.away and not self._reached():
             await self._settle_some()
             await self._report(phase="saving")
 
@@ -132,64 +113,28 @@ class Generation:
             if not self._reached():
                 self._settle(prompt, reply)
 
-    def _settle(self, prompt: Prompt, reply: _Reply) -> None:
-        answer, reject = reply.answer, reply.reject
+    def _settle(self, prompt: Prompt, reply: Reply) -> None:
+        answer, reject, verdicts = reply.answer, reply.reject, self._asker.verdicts
+        asked_before = prompt.id in self._store.rejected
         if answer is not None and reject is None:
-            reject = judge(answer, reasoning=self._verdicts.reasoning, vocab_size=self._verdicts.vocab_size)
+            reject = judge(answer, reasoning=verdicts.reasoning, vocab_size=verdicts.vocab_size)
         if reject is None:
             assert answer is not None
-            source = "server" if self._dialect.ids else "retokenized"
-            model = self._dialect.asking.model
-            self._store.add(sample_row(prompt.id, reply.messages, answer, ids_from=source, model=model))
+            dialect = self._asker.dialect
+            source = "server" if dialect.ids else "retokenized"
+            self._store.add(sample_row(prompt.id, reply.chat, answer, ids_from=source, model=dialect.asking.model))
         else:
             self._store.reject(prompt.id, reject)
             self._shown[reject.cause] += 1
             if self._shown[reject.cause] <= _SHOWN_REJECTS:
                 self._stage.event("reject", f"{prompt.id}: {reject.detail}", cause=reject.cause)
+        if asked_before:
+            # those that failed once fail more often than others, so they say nothing about the server; `unanswered`
+            # decides about them
+            return
         if answer is not None:
-            self._reasoning.note(lacks_reasoning(answer, self._verdicts.reasoning), answer.content)
+            self._reasoning.note(lacks_reasoning(answer, verdicts.reasoning), answer.content)
         self._rejects.note(reject)
-
-    async def _reply(self, prompt: Prompt) -> _Reply:
-        messages = list(prompt.messages)
-        if self._params.system and messages[0]["role"] not in ("system", "developer"):
-            messages.insert(0, {"role": "system", "content": self._params.system})
-        try:
-            answer = await self._ask(messages)
-            if self._verdicts.tokenizer is None or lacks_reasoning(answer, self._verdicts.reasoning):
-                return _Reply(messages, answer, None)
-            opened, end = self._verdicts.opened, self._verdicts.end
-            proven = await add_ids(answer, messages, self._verdicts.tokenizer, opened=opened, end=end)
-        except Failure as failure:
-            if failure.kind is Kind.FATAL:
-                raise
-            cause = failure.kind.value if failure.kind in (Kind.CONTEXT, Kind.REFUSED) else "failed"
-            return _Reply(messages, None, Reject(cause, failure.detail))
-        if isinstance(proven, Reject):
-            return _Reply(messages, answer, proven)
-        return _Reply(messages, proven, None)
-
-    async def _ask(self, messages: list[Message]) -> Answer:
-        """Asks; when prompt and longest answer exceed the context together, again for what the context leaves."""
-        asking = self._dialect.asking
-        try:
-            return await self._patience.ask(messages, asking)
-        except Failure as failure:
-            if failure.kind is not Kind.CONTEXT:
-                raise
-            left = await self._context_left(messages)
-            if not 0 < left < asking.max_tokens:
-                raise
-            return await self._patience.ask(messages, replace(asking, max_tokens=left))
-
-    async def _context_left(self, messages: list[Message]) -> int:
-        """Tokens that the context leaves for the answer, from the server's /tokenize; 0 when it can't be asked."""
-        body = {"model": self._dialect.asking.model, "messages": messages, "add_generation_prompt": True}
-        try:
-            reply = await self._endpoint.post("/tokenize", body)
-            return int(reply["max_model_len"]) - int(reply["count"])
-        except (Failure, KeyError, TypeError, ValueError):
-            return 0
 
     def _reached(self) -> bool:
         return reached(self._params, self._store.tally)
@@ -213,7 +158,7 @@ class Generation:
     async def _report(self, phase: str = "running") -> None:
         counts = {**self._store.counts(), "in_flight": len(self._tasks)}
         tally = self._store.tally
-        phase = "waiting" if self._patience.away else phase
+        phase = "waiting" if self._asker.away else phase
         self._stage.progress(tally.samples, self.total(), "samples", counts=counts, bytes=tally.bytes, phase=phase)
         now = asyncio.get_running_loop().time()
         if now - self._synced_at >= _SYNC_S:

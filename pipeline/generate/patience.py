@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.generate.answer import Answer
-from pipeline.generate.endpoint import Asking, Endpoint
+from pipeline.generate.endpoint import Endpoint
 from pipeline.generate.failure import Failure, Kind
+from pipeline.generate.question import Asking, Chat
 from pipeline.stage import StageError
 
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_PING_S = 0.5, 30.0, 5.0
@@ -31,7 +32,7 @@ class Patience:
         self._answered = False
         self.away = False
 
-    async def ask(self, messages: Sequence[Mapping[str, Any]], asking: Asking) -> Answer:
+    async def ask(self, chat: Chat, asking: Asking) -> Answer:
         """The answer. Raises the last Failure when no try is left, StageError when the server stays away."""
         tries = outages = waits = 0
         clock = asyncio.get_running_loop().time
@@ -39,7 +40,7 @@ class Patience:
         while True:
             began = clock()
             try:
-                answer = await self._endpoint.ask(messages, asking)
+                answer = await self._endpoint.ask(chat, asking)
                 self._answered = True
                 return answer
             except Failure as failure:

@@ -15,31 +15,33 @@ from typing import Any, Protocol
 
 from pipeline.generate.answer import Answer, ids_in
 from pipeline.generate.endpoint import Endpoint
-from pipeline.generate.failure import Failure
+from pipeline.generate.endtoken import EndToken, ending_of
+from pipeline.generate.failure import Failure, Kind
 from pipeline.generate.judge import Reject
+from pipeline.generate.question import HELLO, Chat
 from pipeline.generate.reasoning import CLOSED, OPENED
 from pipeline.stage import StageError
 
-Messages = Sequence[Mapping[str, Any]]
-
 
 class Tokenizer(Protocol):
-    """Prompt ids as the verifier's chat template makes them, and text to ids and back without adding anything."""
+    """Prompt ids as the verifier's chat template makes them, and text to ids and back without adding anything.
 
-    async def prompt(self, messages: Messages) -> list[int]: ...
+    Each raises Failure when it can't.
+    """
+
+    async def prompt(self, chat: Chat) -> list[int]: ...
     async def encode(self, text: str) -> list[int]: ...
     async def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class ServerTokenizer:
-    """The server's own /tokenize and /detokenize (vLLM). Raises Failure."""
+    """The server's own /tokenize and /detokenize (vLLM)."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self._endpoint, self._model = endpoint, model
 
-    async def prompt(self, messages: Messages) -> list[int]:
-        body = {"model": self._model, "messages": list(messages), "add_generation_prompt": True}
-        return _tokens(await self._endpoint.post("/tokenize", body))
+    async def prompt(self, chat: Chat) -> list[int]:
+        return _tokens(await self._endpoint.post("/tokenize", chat.to_tokenize(self._model)))
 
     async def encode(self, text: str) -> list[int]:
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
@@ -64,12 +66,24 @@ class FolderTokenizer:
                 "Use a server that knows return_token_ids (vLLM 0.10.2, SGLang 0.5.23, or later)",
             ) from None
 
-    async def prompt(self, messages: Messages) -> list[int]:
-        text = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+    async def prompt(self, chat: Chat) -> list[int]:
+        written = [_with_parsed_arguments(message) for message in chat.messages]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                written, tools=list(chat.tools) or None, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:
+            # templates raise what they like
+            why = " ".join(str(error).split())[:200]
+            raise Failure(Kind.BROKEN, f"the verifier's chat template can't write the prompt ({why})") from error
         return await self.encode(text)
 
     async def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=False))
+        except (TypeError, ValueError) as error:
+            # half of a surrogate pair is a text to JSON, and none to a tokenizer
+            raise Failure(Kind.BROKEN, f"the verifier's tokenizer can't read the text ({error})") from None
 
     async def decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -80,9 +94,9 @@ async def choose_tokenizer(endpoint: Endpoint, model: str, folder: Path | None) 
     """The server's tokenizer where it has the pages, else the one in the verifier's folder. Raises StageError."""
     server = ServerTokenizer(endpoint, model)
     try:
-        if await server.decode(await server.encode("a b")) == "a b" and await server.prompt([_HELLO]):
+        if await server.decode(await server.encode("a b")) == "a b" and await server.prompt(HELLO):
             return server
-    except (Failure, ValueError):
+    except Failure:
         pass
     if folder is None:
         raise StageError(
@@ -92,46 +106,26 @@ async def choose_tokenizer(endpoint: Endpoint, model: str, folder: Path | None) 
     return await asyncio.to_thread(FolderTokenizer, folder)
 
 
-async def add_ids(
-    answer: Answer, messages: Messages, tokenizer: Tokenizer, *, opened: bool, end: str
-) -> Answer | Reject:
-    """The answer with proven ids. `opened`: the prompt ends in <think>; `end`: the text of the verifier's end token."""
-    prompt = await tokenizer.prompt(messages)
+async def add_ids(answer: Answer, chat: Chat, tokenizer: Tokenizer, *, opened: bool, end: EndToken) -> Answer | Reject:
+    """The answer with proven ids. `opened`: the prompt ends in <think>. Raises Failure when the tokenizer fails."""
+    if answer.finish_reason == "tool_calls":
+        return Reject("round_trip", "the text of a call is not what the model wrote, so its tokens can't be proven")
+    prompt = await tokenizer.prompt(chat)
     if len(prompt) != answer.prompt_tokens:
         return Reject("round_trip", f"the prompt makes {len(prompt)} ids, the server counted {answer.prompt_tokens}")
-    tail = await _end_ids(answer, tokenizer, end)
-    if tail is None:
-        return Reject("round_trip", "the end token of the answer is unknown")
+    ending = await ending_of(answer, end, tokenizer.encode)
+    if isinstance(ending, Reject):
+        return ending
     proven: set[tuple[int, ...]] = set()
-    for text in _texts(answer, opened):
+    for written in _texts(answer, opened):
+        text = written + ending.text
         ids = await tokenizer.encode(text)
-        if len(ids) + len(tail) == answer.completion_tokens and await tokenizer.decode(ids) == text:
-            proven.add((*ids, *tail))
+        if len(ids) + len(ending.ids) == answer.completion_tokens and await tokenizer.decode(ids) == text:
+            proven.add((*ids, *ending.ids))
     if len(proven) != 1:
         how = "no" if not proven else "more than one"
         return Reject("round_trip", f"{how} way to write the answer has its {answer.completion_tokens} tokens")
     return replace(answer, prompt_ids=tuple(prompt), output_ids=proven.pop())
-
-
-def end_text(folder: Path | None) -> str:
-    """The text of the end token in a verifier's tokenizer_config.json, "" when there is none."""
-    if folder is None:
-        return ""
-    try:
-        found = json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
-    except (OSError, ValueError, AttributeError):
-        return ""
-    text = found.get("content") if isinstance(found, Mapping) else found
-    return text if isinstance(text, str) else ""
-
-
-async def _end_ids(answer: Answer, tokenizer: Tokenizer, end: str) -> list[int] | None:
-    if answer.finish_reason == "length":
-        return []
-    if answer.stop_reason is not None:
-        return [answer.stop_reason]
-    ids = await tokenizer.encode(end) if end else []
-    return ids if len(ids) == 1 else None
 
 
 def _texts(answer: Answer, opened: bool) -> list[str]:
@@ -155,8 +149,22 @@ def _texts(answer: Answer, opened: bool) -> list[str]:
 def _tokens(reply: Any) -> list[int]:
     ids = ids_in(reply.get("tokens")) if isinstance(reply, Mapping) else None
     if ids is None:
-        raise ValueError("no tokens in the reply of /tokenize")
+        raise Failure(Kind.BROKEN, "no tokens in the reply of /tokenize")
     return list(ids)
 
 
-_HELLO = {"role": "user", "content": "Hello"}
+def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its calls as objects: what templates take, and what servers make of the text
+    that the API wants."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    parsed = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        arguments = function.get("arguments") if isinstance(function, Mapping) else None
+        try:
+            parsed.append({**call, "function": {**(function or {}), "arguments": json.loads(arguments or "")}})
+        except (TypeError, ValueError):
+            parsed.append(call)
+    return {**message, "tool_calls": parsed}

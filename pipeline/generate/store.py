@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.generate.judge import FINAL, Reject
+from pipeline.generate.judge import FINAL, SETTLED, Reject
 from pipeline.rundir import JsonLines, iter_jsonl
 from pipeline.rundir.atomic import TEMPORARY, fsync_folder
 
@@ -49,15 +50,28 @@ class SampleStore:
         self._ids: set[str] = set()
         for row, _ in iter_jsonl(out / SAMPLES):
             self._count(row)
-        self._rejected: dict[str, str] = {}
+        self._rejected: dict[str, Reject] = {}
         for row, _ in iter_jsonl(out / REJECTS):
             if row["id"] not in self._ids:
-                self._rejected[row["id"]] = row["cause"]
+                self._rejected[row["id"]] = Reject(row["cause"], str(row.get("detail", "")))
         self._unsynced = False
 
     def done(self, prompt_id: str) -> bool:
-        """Whether the prompt needs no (other) question: it has its sample, or was rejected for its own sake."""
-        return prompt_id in self._ids or self._rejected.get(prompt_id) in FINAL
+        """Whether the prompt needs no (other) question ever: it has its sample, or was rejected for its own sake."""
+        return prompt_id in self._ids or self._cause(prompt_id) in FINAL
+
+    def settled(self, prompt_id: str) -> bool:
+        """Whether asking the prompt once more in this attempt is of no use."""
+        return prompt_id in self._ids or self._cause(prompt_id) in SETTLED
+
+    @property
+    def rejected(self) -> Mapping[str, Reject]:
+        """The last reject of each prompt that has no sample, by id."""
+        return self._rejected
+
+    def _cause(self, prompt_id: str) -> str:
+        reject = self._rejected.get(prompt_id)
+        return reject.cause if reject is not None else ""
 
     def add(self, row: dict[str, Any]) -> None:
         """Appends a sample; one with the same id must not be there. Raises OSError on a full volume."""
@@ -71,7 +85,7 @@ class SampleStore:
 
     def reject(self, prompt_id: str, reject: Reject) -> None:
         self._rejects.append({"id": prompt_id, "cause": reject.cause, "detail": reject.detail})
-        self._rejected[prompt_id] = reject.cause
+        self._rejected[prompt_id] = reject
 
     def counts(self) -> dict[str, float]:
         """samples, tokens, prompt_tokens, output_tokens, rejected, and rejected/CAUSE for each cause there was."""
@@ -83,7 +97,8 @@ class SampleStore:
             "output_tokens": tally.output_tokens,
             "rejected": len(self._rejected),
         }
-        return counts | {f"rejected/{cause}": count for cause, count in Counter(self._rejected.values()).items()}
+        causes = Counter(reject.cause for reject in self._rejected.values())
+        return counts | {f"rejected/{cause}": count for cause, count in causes.items()}
 
     def sync(self) -> None:
         """Makes what was appended survive a power cut. Lines survive the end of this process without it."""

@@ -12,14 +12,18 @@ from typing import Any, TypeVar
 
 from pipeline.config import GenerateParams
 from pipeline.generate.answer import Answer
+from pipeline.generate.asker import Asker, Verdicts
 from pipeline.generate.dialect import Dialect, find_dialect
-from pipeline.generate.endpoint import Asking, Endpoint, base_url
+from pipeline.generate.endpoint import Endpoint, base_url
+from pipeline.generate.endtoken import read_end_token
 from pipeline.generate.failure import Failure, Kind
-from pipeline.generate.loop import Generation, Verdicts, reached
+from pipeline.generate.loop import Generation, reached
 from pipeline.generate.patience import Patience
+from pipeline.generate.question import HELLO, Asking
 from pipeline.generate.reasoning import expected, template_opens_reasoning
-from pipeline.generate.retokenize import choose_tokenizer, end_text
+from pipeline.generate.retokenize import choose_tokenizer
 from pipeline.generate.store import SampleStore
+from pipeline.generate.unanswered import causes_of, unanswered
 from pipeline.geometry import GeometryError, read_geometry
 from pipeline.prompts import PromptError, PromptIndex, index_prompts
 from pipeline.stage import StageError, StageRun, Stopped
@@ -32,7 +36,12 @@ _T = TypeVar("_T")
 
 
 def generate(stage: StageRun) -> None:
-    """The body of the stage. Raises StageError and Stopped; what was answered is saved by then."""
+    """The body of the stage. Raises StageError and Stopped; what was answered is saved by then.
+
+    Prompts that failed for the server's sake are asked twice. When the prompts are used up before the target is met,
+    the output is completed all the same, with an event that counts those without a sample by cause; unless more than
+    3 and more than 2 % of the prompts failed: that is a fault somebody has to look at, so the stage fails, resumable.
+    """
     params = stage.params
     assert isinstance(params, GenerateParams)
     stage.progress(0, None, "samples", phase="loading")
@@ -59,7 +68,7 @@ async def _generate(stage: StageRun, params: GenerateParams, index: PromptIndex,
             f"asking {dialect.asking.model} at {endpoint.shown}, {how}, {params.concurrency} at a time; {len(index)} "
             f"prompts, {store.tally.samples} samples so far; reasoning is {_WORDS[verdicts.reasoning]}"
         )
-        await Generation(stage, index, store, endpoint, patience, dialect, verdicts).run()
+        await Generation(stage, index, store, Asker(endpoint, patience, dialect, verdicts)).run()
     except Failure as failure:
         raise await _explained(failure, endpoint, params.model) from None
     finally:
@@ -90,7 +99,7 @@ async def _prepare(
     asking = Asking(model, params.max_tokens, params.temperature, params.top_p, params.timeout_s)
 
     async def short(way: Asking) -> Answer:
-        return await patience.ask([{"role": "user", "content": "Hello"}], way)
+        return await patience.ask(HELLO, way)
 
     dialect = await find_dialect(asking, short)
     path = stage.plan.verifier.path
@@ -100,7 +109,7 @@ async def _prepare(
     if not dialect.ids:
         tokenizer = await choose_tokenizer(endpoint, model, folder)
         opened = folder is not None and template_opens_reasoning(folder)
-        verdicts = replace(verdicts, tokenizer=tokenizer, opened=opened, end=end_text(folder))
+        verdicts = replace(verdicts, tokenizer=tokenizer, opened=opened, end=read_end_token(folder))
         stage.event("warning", f"{endpoint.shown} gives no token ids: they are made from the text and proven")
     return dialect, verdicts
 
@@ -211,14 +220,14 @@ def _vocab_size(folder: Path | None) -> int | None:
 
 
 def _finish(stage: StageRun, index: PromptIndex, store: SampleStore) -> None:
-    tally = store.tally
-    if not tally.samples:
-        raise StageError(f"None of the {len(index)} prompts gave a sample", "Look at rejects.jsonl, then resume")
-    stage.progress(tally.samples, tally.samples, "samples", counts=store.counts(), bytes=tally.bytes, phase="saving")
-    counts = store.counts()
-    causes = ", ".join(f"{count:.0f} {name[9:]}" for name, count in counts.items() if name.startswith("rejected/"))
-    if causes:
-        stage.event("warning", f"{counts['rejected']:.0f} prompts gave no sample: {causes} (rejects.jsonl)")
+    tally, counts, params = store.tally, store.counts(), stage.params
+    assert isinstance(params, GenerateParams)
+    rejects = {one: store.rejected[one] for one in index.ids if one in store.rejected}
+    if not tally.samples or not reached(params, tally):
+        said = unanswered(rejects, len(index), tally.samples)
+        if said:
+            stage.event("warning", said, prompts=len(index), **causes_of(rejects))
+    stage.progress(tally.samples, tally.samples, "samples", counts=counts, bytes=tally.bytes, phase="saving")
     fingerprint = store.write_tokenized()
     prompts = {"sha256": index.sha256, "usable": len(index), "broken": len(index.bad)}
     prompts["duplicates"] = len(index.duplicates)

@@ -58,8 +58,9 @@ def decode(ids: list[int]) -> str:
     return b"".join(NAMES[one].encode() if one in NAMES else bytes([one]) for one in ids).decode("utf-8", "replace")
 
 
-def render(messages: list[dict[str, str]]) -> str:
-    return "".join(f"{one['role']}:{one['content']}\n" for one in messages) + "<think>"
+def render(messages: list[dict[str, str]], tools: list[dict[str, Any]] | None = None) -> str:
+    names = "".join(f"tool:{one['function']['name']}\n" for one in tools or [])
+    return names + "".join(f"{one['role']}:{one['content']}\n" for one in messages) + "<think>"
 
 
 def answer_ids(text: str) -> list[int]:
@@ -77,7 +78,16 @@ class Engine:
         self.models = ["double"]
         self.context = 0
         self.delay_s = 0.0
+        self.broken: set[str] = set()
+        """Prompts that fail every time."""
+        self.unreasoned: set[str] = set()
+        """Prompts whose answers come without reasoning."""
         self.tokenize = True
+        self.tokenize_chats = True
+        self.refusal = "vllm"  # vllm (counts up to the first token too many), old-vllm, sglang, sglang-stream, mute
+        self.listed_context = 0
+        self.tokenize_faults: deque[bytes] = deque()
+        self.says: dict[str, Any] = {}
         self.extra_ids = 0
         self.faults: deque[str] = deque()
         self.always = ""
@@ -138,6 +148,29 @@ class _Handler(BaseHTTPRequestHandler):
         error = {"message": message, "type": "Error", "param": None, "code": code}
         self.reply(code, {"error": error} if self.double.dialect != "sglang" else {"object": "error", **error}, headers)
 
+    def listed(self, name: str) -> dict[str, Any]:
+        return {"id": name} | ({"max_model_len": self.double.listed_context} if self.double.listed_context else {})
+
+    def refuse(self, prompt: int, answer: int) -> None:
+        """What the engines say of a prompt and an answer that don't fit together."""
+        context = self.double.context
+        kind = "sglang" if "sglang" in self.double.refusal else self.double.refusal
+        text = {
+            "vllm": f"This model's maximum context length is {context} tokens. However, you requested {answer} output "
+            f"tokens and your prompt contains at least {max(0, context - answer) + 1} input tokens, for a total of at "
+            f"least {max(context, answer) + 1} tokens.",
+            "old-vllm": f"'max_tokens' or 'max_completion_tokens' is too large: {answer}. This model's maximum context "
+            f"length is {context} tokens and your request has {prompt} input tokens ({answer} > {context} - {prompt}).",
+            "sglang": f"Requested token count exceeds the model's maximum context length of {context} tokens. You "
+            f"requested a total of {prompt + answer} tokens: {prompt} tokens from the input messages and {answer} "
+            "tokens for the completion.",
+            "mute": "The input is too long.",
+        }[kind]
+        if self.double.refusal != "sglang-stream":
+            return self.error(400, text)
+        frame = json.dumps({"error": {"object": "error", "message": text, "type": "BadRequestError", "code": 400}})
+        return self.odd(frame, stream=True)
+
     def refuses_key(self) -> bool:
         if self.double.key and self.headers.get("Authorization") != f"Bearer {self.double.key}":
             self.error(401, "Unauthorized")
@@ -155,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.reply(200, b"<html>It works!</html>")
         elif self.path == "/v1/models":
             if not self.refuses_key():
-                self.reply(200, {"object": "list", "data": [{"id": one} for one in self.double.models]})
+                self.reply(200, {"object": "list", "data": [self.listed(one) for one in self.double.models]})
         else:
             self.error(404, "Not Found")
 
@@ -163,8 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         engine = self.double
         if self.path == "/tokenize" and engine.tokenize:
-            ids = encode(render(body["messages"]) if "messages" in body else body["prompt"])
-            self.reply(200, {"count": len(ids), "max_model_len": engine.context, "tokens": ids})
+            self.tokenize(body)
         elif self.path == "/detokenize" and engine.tokenize:
             self.reply(200, {"prompt": decode(body["tokens"])})
         elif self.path != "/v1/chat/completions":
@@ -185,15 +217,29 @@ class _Handler(BaseHTTPRequestHandler):
                 with engine.lock:
                     engine.busy -= 1
 
+    def tokenize(self, body: dict[str, Any]) -> None:
+        engine, messages = self.double, body.get("messages")
+        if messages is None:
+            ids = encode(body["prompt"])
+        elif engine.tokenize_faults and messages[-1]["content"] != "Hello":
+            return self.reply(200, engine.tokenize_faults.popleft(), {"Content-Type": "application/json"})
+        elif not engine.tokenize_chats:
+            return self.error(400, "prompt: Field required")
+        else:
+            ids = encode(render(messages, body.get("tools")))
+        return self.reply(200, {"count": len(ids), "max_model_len": engine.context, "tokens": ids})
+
     def chat(self, body: dict[str, Any], fault: str) -> None:
         engine = self.double
-        prompt = encode(render(body["messages"]))
+        prompt = encode(render(body["messages"], body.get("tools")))
         if body["model"] not in engine.models:
             return self.error(404, f"The model `{body['model']}` does not exist.")
         if engine.dialect == "strict" and set(body) & {"return_token_ids", "return_output_ids_in_sglext"}:
             return self.error(400, "Unrecognized request argument supplied: return_token_ids")
-        if engine.context and len(prompt) + body["max_tokens"] > engine.context:
-            return self.error(400, f"This model's maximum context length is {engine.context} tokens. However, …")
+        if engine.context and len(prompt) + body["max_tokens"] > engine.context - ("sglang" in engine.refusal):
+            return self.refuse(len(prompt), body["max_tokens"])
+        if body["messages"][-1]["content"] in engine.broken:
+            return self.error(500, "injected 500")
         if fault == "dead":
             return self.error(500, "EngineCore died")
         if fault == "gateway":
@@ -218,14 +264,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, body: dict[str, Any], prompt: list[int], fault: str) -> None:
         engine, text = self.double, body["messages"][-1]["content"]
-        output = answer_ids(text) if engine.reasons else encode(f"answer {text}<end>")
+        reasons = engine.reasons and text not in engine.unreasoned
+        output = answer_ids(text) if reasons else encode(f"answer {text}<end>")
         finish = "stop"
         if len(output) > body["max_tokens"]:
             output, finish = output[: body["max_tokens"]], "length"
         finish = {"abort": "abort"}.get(fault, finish)
+        says = engine.says if finish == "stop" else {}
         whole = decode([one for one in output if one != 258])
         reasoning, marker, content = whole.partition("</think>")
-        if not engine.reasons:
+        if not reasons:
             reasoning, content = "", whole
         elif not engine.parser:
             reasoning, content = "", reasoning + marker + content
@@ -236,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts += [{"content": content[:7]}, {"content": content[7:]}] if content else []
         asked = body.get("return_token_ids")
         if not body["stream"]:
-            choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+            choice: dict[str, Any] = {"index": 0, "finish_reason": finish, **says}
             choice["message"] = {"role": "assistant", "content": content, name: reasoning or None}
             frame = {"id": "x", "model": body["model"], "choices": [choice], "usage": usage}
             if engine.dialect == "vllm" and asked:
@@ -254,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
             if engine.dialect == "vllm" and asked and number:
                 size = -(-len(output) // len(parts))
                 frames[-1]["choices"][0]["token_ids"] = output[(number - 1) * size : number * size]
-        frames.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        frames.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish, **says}]})
         if engine.dialect == "vllm" and asked:
             frames[0]["prompt_token_ids"] = prompt
         frames.append({"choices": [], "usage": usage})
@@ -350,6 +398,10 @@ class Work:
         attempt = self.run.stage("generate").latest()
         assert attempt is not None
         return [json.loads(line) for line in (attempt.path / "events.jsonl").read_text("utf-8").splitlines()]
+
+    @staticmethod
+    def ids_of(messages: list[dict[str, str]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        return encode(render(messages, tools))
 
     def check(self, count: int) -> None:
         """Exactly `count` samples, each id once, every field and token id the double's own."""

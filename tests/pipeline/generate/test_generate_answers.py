@@ -61,18 +61,39 @@ def test_every_dialect_brings_the_exact_ids(work: Any, dialect: str, stream: boo
     assert all(("stream_options" in body) == stream for body in asked)
 
 
+def verifier_of(folder: Path, *, eos: object = 258) -> dict[str, Any]:
+    """A verifier's folder that says how answers begin and end, and no more."""
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    (folder / "chat_template.jinja").write_text("{% if add_generation_prompt %}<think>{% endif %}")
+    return {"path": str(folder)}
+
+
 @pytest.mark.parametrize("dialect", ["plain", "strict"])
 def test_without_ids_they_are_made_from_the_text_and_proven(work: Any, tmp_path: Path, dialect: str) -> None:
     work.engine.dialect = dialect
-    verifier = tmp_path / "verifier"
-    verifier.mkdir()
-    (verifier / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}}))
-    (verifier / "chat_template.jinja").write_text("{% if add_generation_prompt %}<think>{% endif %}")
-    work.plan(4, verifier={"path": str(verifier)})
+    work.plan(4, verifier=verifier_of(tmp_path / "verifier"))
     assert work.go() == 0
     work.check(4)
     assert {row["ids_from"] for row in work.rows()} == {"retokenized"}
     assert any("no token ids" in event["message"] for event in work.events())
+
+
+@pytest.mark.parametrize("says", [{"stop_reason": 258}, {"matched_stop": 258}, {"matched_stop": "<end>"}])
+def test_end_token_is_the_one_the_server_tells(work: Any, tmp_path: Path, says: dict[str, Any]) -> None:
+    work.engine.dialect, work.engine.says = "plain", says
+    work.plan(4, verifier=verifier_of(tmp_path / "verifier", eos=[1, 2]))
+    assert work.go() == 0
+    work.check(4)
+
+
+def test_one_of_several_end_tokens_is_not_guessed_at(work: Any, tmp_path: Path) -> None:
+    work.engine.dialect = "plain"
+    work.plan(40, verifier=verifier_of(tmp_path / "verifier", eos=[258, 257]))
+    assert work.go() == 1
+    assert "2 end tokens (257, 258)" in work.outcome()["message"]
+    assert not work.rows()
 
 
 def test_unprovable_ids_are_rejected_and_stop_the_stage(work: Any) -> None:
@@ -82,6 +103,16 @@ def test_unprovable_ids_are_rejected_and_stop_the_stage(work: Any) -> None:
     assert "round_trip" in work.outcome()["message"] and "return_token_ids" in work.outcome()["remedy"]
     assert not work.rows()
     assert {row["cause"] for row in work.rows("rejects.jsonl")} == {"round_trip"}
+
+
+@pytest.mark.parametrize("reply", [b"[1]", b'{"tokens": "no"}', b"oops", b"[" * 100_000])
+def test_tokenizer_page_that_breaks_costs_its_prompt_a_try(work: Any, tmp_path: Path, reply: bytes) -> None:
+    work.engine.dialect = "plain"
+    work.engine.tokenize_faults.append(reply)
+    work.plan(4, verifier=verifier_of(tmp_path / "verifier"), concurrency=1)
+    assert work.go() == 0
+    work.check(4)
+    assert [row["cause"] for row in work.rows("rejects.jsonl")] == ["failed"]
 
 
 def test_no_ids_and_no_tokenizer_is_refused_at_once(work: Any) -> None:
@@ -100,19 +131,6 @@ def test_answers_cut_by_length_are_kept_and_marked(work: Any) -> None:
     assert [row["truncated"] for row in work.rows("tokenized.jsonl")] == [True] * 3
 
 
-def test_answer_is_fitted_into_the_context(work: Any) -> None:
-    work.engine.context = 60
-    rows = [{"id": f"p{number}", "prompt": f"q{number}"} for number in range(3)] + [{"id": "long", "prompt": "x" * 70}]
-    work.prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    work.plan(0, max_tokens=200)
-    assert work.go() == 0
-    work.check(3)
-    assert work.engine.bodies[-1]["max_tokens"] in (200, 60 - len("user:q0\n") - 1)
-    rejects = work.rows("rejects.jsonl")
-    assert [(row["id"], row["cause"]) for row in rejects] == [("long", "context")]
-    assert "maximum context length" in rejects[0]["detail"]
-
-
 def test_system_message_is_put_first_once(work: Any) -> None:
     work.prompts.write_text(
         json.dumps({"id": "a", "prompt": "x"})
@@ -123,6 +141,37 @@ def test_system_message_is_put_first_once(work: Any) -> None:
     assert work.go() == 0
     rows = {row["id"]: [one["content"] for one in row["messages"]] for row in work.rows()}
     assert rows == {"a": ["be brief", "x"], "b": ["own", "y"]}
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "plain"])
+def test_tools_are_sent_tokenized_and_stored(work: Any, tmp_path: Path, dialect: str) -> None:
+    rows = [{"id": "a", "prompt": "x", "tools": [TOOL]}, {"id": "b", "prompt": "y"}]
+    work.prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    work.engine.dialect = dialect
+    work.plan(0, verifier=verifier_of(tmp_path / "verifier"))
+    assert work.go() == 0
+    sent = {body["messages"][-1]["content"]: body.get("tools") for body in work.engine.bodies}
+    assert sent == {"Hello": None, "x": [TOOL], "y": None}
+    stored = {row["id"]: row for row in work.rows()}
+    assert stored["a"]["tools"] == [TOOL] and "tools" not in stored["b"]
+    assert stored["a"]["prompt_ids"] == work.ids_of([{"role": "user", "content": "x"}], [TOOL])
+
+
+def test_function_calls_of_sharegpt_reach_the_server(work: Any) -> None:
+    call = json.dumps({"name": "look", "arguments": {"at": 1}})
+    turns = [("human", "Q"), ("function_call", call), ("observation", "seen")]
+    bad = [("human", "Q"), ("function_call", "look!"), ("observation", "seen")]
+    lines = [{"conversations": [{"from": kind, "value": value} for kind, value in one]} for one in (turns, bad)]
+    work.prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    work.plan(0)
+    assert work.go() == 0
+    _, called, result = work.engine.bodies[-1]["messages"]
+    assert called["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"at": 1}'}
+    assert result == {"role": "tool", "content": "seen", "tool_call_id": called["tool_calls"][0]["id"]}
+    assert any("line 2: left out: turn 2: the function call" in event["message"] for event in work.events())
 
 
 def test_line_separators_in_the_text_survive_the_stream(work: Any) -> None:

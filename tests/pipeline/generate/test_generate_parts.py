@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 
 from pipeline.generate.answer import Answer, Gathering, Unfinished, error_text
 from pipeline.generate.endpoint import Endpoint, base_url, frames
+from pipeline.generate.endtoken import EndToken, read_end_token
 from pipeline.generate.failure import Failure, Kind, classify
 from pipeline.generate.judge import Reject, RejectWatch, judge
+from pipeline.generate.question import Chat
 from pipeline.generate.reasoning import ReasoningWatch, expected, template_opens_reasoning
-from pipeline.generate.retokenize import add_ids, end_text
+from pipeline.generate.retokenize import FolderTokenizer, add_ids
 from pipeline.generate.store import SampleStore
+from pipeline.generate.unanswered import unanswered
 from pipeline.stage import StageError
 
 FIELDS = [
@@ -113,10 +117,8 @@ JSON = st.recursive(
 
 @given(st.lists(JSON | st.fixed_dictionaries({"choices": st.lists(JSON)}, optional={"usage": JSON}), max_size=4))
 def test_no_json_is_more_than_an_answer_or_unfinished(parts: list[Any]) -> None:
-    try:
+    with suppress(Unfinished):
         assert isinstance(gathered(*parts), Answer)
-    except Unfinished as error:
-        assert str(error)
 
 
 def status_error(code: int, body: Any, headers: dict[str, str] | None = None) -> openai.APIStatusError:
@@ -299,8 +301,8 @@ class Bytes:
     def __init__(self, merge: bytes = b"") -> None:
         self.merge = merge
 
-    async def prompt(self, messages: Sequence[Any]) -> list[int]:
-        return await self.encode(messages[0]["content"])
+    async def prompt(self, chat: Chat) -> list[int]:
+        return await self.encode(chat.messages[0]["content"])
 
     async def encode(self, text: str) -> list[int]:
         data = text.replace("<end>", "\x03").replace("</think>", "\x02").replace("<think>", "\x01").encode()
@@ -312,9 +314,12 @@ class Bytes:
         return text.replace("\x01", "<think>").replace("\x02", "</think>").replace("\x03", "<end>")
 
 
-async def proven(count: int, *, opened: bool = True, end: str = "<end>", **more: Any) -> Any:
+END = EndToken("<end>", frozenset({3}))
+
+
+async def proven(count: int, *, opened: bool = True, end: EndToken = END, **more: Any) -> Any:
     bare = answer(prompt_ids=None, output_ids=None, completion_tokens=count, **more)
-    return await add_ids(bare, [{"content": "ab"}], Bytes(), opened=opened, end=end)
+    return await add_ids(bare, Chat(({"content": "ab"},)), Bytes(), opened=opened, end=end)
 
 
 async def test_round_trip_is_proven_by_the_servers_counts() -> None:
@@ -326,8 +331,13 @@ async def test_round_trip_is_proven_by_the_servers_counts() -> None:
     assert cut.output_ids == (ord("r"),)
     plain = await proven(2, reasoning=None)
     assert plain.output_ids == (ord("c"), 3)
-    stopped = await proven(2, reasoning=None, stop_reason=77, end="")
+    stopped = await proven(2, reasoning=None, stop_reason=77, end=EndToken())
     assert stopped.output_ids == (ord("c"), 77)
+    # of several end tokens only the server knows which it was
+    several = EndToken("<end>", frozenset({3, 77}))
+    assert (await proven(2, reasoning=None, stop_reason=77, end=several)).output_ids == (ord("c"), 77)
+    by_text = await proven(4, reasoning=None, stop_reason="END", end=EndToken())
+    assert by_text.output_ids == (ord("c"), *b"END")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +346,12 @@ async def test_round_trip_is_proven_by_the_servers_counts() -> None:
         (4, {"prompt_tokens": 3}, "prompt makes 2 ids"),
         (99, {}, "no way"),
         (5, {}, "more than one way"),  # a line break before </think>, behind it, or at the start
-        (4, {"end": ""}, "end token"),
+        (4, {"end": EndToken()}, "does not tell which token"),
+        (4, {"end": EndToken("<end>")}, "does not tell which token"),
+        (4, {"end": EndToken("<end>", frozenset({3, 7}))}, "any of the verifier's 2 end tokens (3, 7)"),
+        (4, {"end": EndToken("<end>", frozenset({7}))}, "encodes to [3], and the verifier's eos_token_id is 7"),
+        (4, {"end": EndToken("END", frozenset({3}))}, "'END' encodes to [69, 78, 68]"),
+        (2, {"reasoning": None, "finish_reason": "tool_calls"}, "not what the model wrote"),
     ],
 )
 async def test_what_cannot_be_proven_is_rejected(count: int, more: dict[str, Any], words: str) -> None:
@@ -344,11 +359,80 @@ async def test_what_cannot_be_proven_is_rejected(count: int, more: dict[str, Any
     assert isinstance(found, Reject) and found.cause == "round_trip" and words in found.detail
 
 
-def test_end_text(tmp_path: Path) -> None:
-    assert end_text(None) == end_text(tmp_path) == ""
+def test_end_token_of_a_folder(tmp_path: Path) -> None:
+    assert read_end_token(None) == read_end_token(tmp_path) == EndToken()
     for value in ("<e>", {"content": "<e>"}):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": value}))
-        assert end_text(tmp_path) == "<e>"
+        assert read_end_token(tmp_path) == EndToken("<e>")
+    files = [("config.json", {"text_config": {"eos_token_id": 5}}, {5})]
+    files += [("config.json", {"eos_token_id": 6}, {6}), ("generation_config.json", {"eos_token_id": [6, 7]}, {6, 7})]
+    files += [("generation_config.json", {"eos_token_id": "x"}, {6}), ("config.json", [1], set())]
+    for name, found, ids in files:
+        (tmp_path / name).write_text(json.dumps(found))
+        assert read_end_token(tmp_path) == EndToken("<e>", frozenset(ids))
+
+
+def test_stop_token_is_read_under_both_engines_names() -> None:
+    for name in ("stop_reason", "matched_stop"):
+        for sent, kept in ((5, 5), ("<e>", "<e>"), (None, None), (True, None), ([1], None), (-1, None)):
+            end = choice({}, finish_reason="stop", **{name: sent}) | {"usage": USAGE}
+            assert gathered(choice({"content": "x"}, matched_stop=None), end).stop_reason == kept
+
+
+class Template:
+    """A tokenizer that shows what its chat template was given."""
+
+    def apply_chat_template(self, messages: Any, *, tools: Any, **_: Any) -> str:
+        return json.dumps([tools, [call["function"]["arguments"] for call in messages[0].get("tool_calls", ())]])
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return list(text.encode())
+
+
+async def test_chat_template_gets_tools_and_parsed_arguments() -> None:
+    tokenizer = FolderTokenizer.__new__(FolderTokenizer)
+    tokenizer._tokenizer = Template()
+    called = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"n": 1}'}}]}
+    assert json.loads(bytes(await tokenizer.prompt(Chat((called,), ({"type": "function"},))))) == [
+        [{"type": "function"}],
+        [{"n": 1}],
+    ]
+    assert json.loads(bytes(await tokenizer.prompt(Chat(({"role": "user"},))))) == [None, []]
+    with pytest.raises(Failure, match="chat template"):
+        await tokenizer.prompt(Chat(({"tool_calls": [5]},)))
+
+
+def rejects(**causes: int) -> dict[str, Reject]:
+    return {f"{cause}{n}": Reject(cause, f"why {cause}") for cause, count in causes.items() for n in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("causes", "prompts", "fails"),
+    [
+        ({}, 10, False),
+        ({"failed": 3}, 10, False),
+        ({"failed": 3, "no_reasoning": 1}, 10, True),
+        ({"failed": 200}, 10_000, False),
+        ({"failed": 201}, 10_000, True),
+        ({"context": 9}, 10, False),
+        ({"refused": 9}, 10, False),
+    ],
+)
+def test_how_many_failures_a_run_is_completed_with(causes: dict[str, int], prompts: int, fails: bool) -> None:
+    found = rejects(**causes)
+    if not fails:
+        said = unanswered(found, prompts, prompts - len(found))
+        assert all(f"{count} {cause}" in said for cause, count in causes.items()) and bool(said) == bool(causes)
+        return
+    with pytest.raises(StageError, match="failed: why failed") as caught:
+        unanswered(found, prompts, prompts - len(found))
+    assert f"generate.max_samples to {prompts - len(found)}" in caught.value.remedy
+
+
+def test_no_sample_at_all_fails_and_names_the_cause() -> None:
+    with pytest.raises(StageError, match=r"None of the 2 prompts.*2 for context: why context") as caught:
+        unanswered(rejects(context=2), 2, 0)
+    assert "longer context" in caught.value.remedy and "max_samples" not in caught.value.remedy
 
 
 def row(name: str) -> dict[str, Any]:
@@ -358,7 +442,7 @@ def row(name: str) -> dict[str, Any]:
 def test_store_remembers_what_is_done_and_what_may_be_asked_again(tmp_path: Path) -> None:
     store = SampleStore(tmp_path)
     store.add(row("a"))
-    for name, cause in (("b", "context"), ("c", "failed"), ("d", "no_reasoning")):
+    for name, cause in (("b", "context"), ("c", "failed"), ("d", "no_reasoning"), ("e", "empty_answer")):
         store.reject(name, Reject(cause, "x"))
     with pytest.raises(ValueError, match="already"):
         store.add(row("a"))
@@ -368,12 +452,14 @@ def test_store_remembers_what_is_done_and_what_may_be_asked_again(tmp_path: Path
         file.write('{"id": "torn"')
     again = SampleStore(tmp_path)
     assert again.repaired == len('{"id": "torn"')
-    assert [again.done(name) for name in "abcd"] == [True, True, False, False]
+    assert [again.done(name) for name in "abcde"] == [True, False, False, False, True]
+    assert [again.settled(name) for name in "abcde"] == [True, True, False, False, True]
+    assert again.rejected["c"] == Reject("failed", "x")
     again.add(row("c"))
-    assert (again.counts()["samples"], again.counts()["rejected"], again.counts()["tokens"]) == (2, 2, 6)
+    assert (again.counts()["samples"], again.counts()["rejected"], again.counts()["tokens"]) == (2, 3, 6)
     assert again.tally.bytes == (tmp_path / "samples.jsonl").stat().st_size
     again.close()
-    assert (SampleStore(tmp_path).counts()["rejected"], SampleStore(tmp_path).model) == (2, "m")
+    assert (SampleStore(tmp_path).counts()["rejected"], SampleStore(tmp_path).model) == (3, "m")
 
 
 def test_error_texts() -> None:
