@@ -23,10 +23,11 @@ ANSWER_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt to measure on."""
+    """One prompt to measure on, with the tools that its answer may call."""
 
     id: str
     messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class EngineClient:
             "max_tokens": max_tokens,
             "temperature": 0.0,
             "return_token_ids": True,
+            **({"tools": list(question.tools)} if question.tools else {}),
         }
         reply = self._call("POST", "/v1/chat/completions", body)
         try:

@@ -25,14 +25,18 @@ def from_file(path: Path, count: int) -> list[Question]:
             reader.close()
     except PromptError as error:
         raise StageError(error.message.rstrip("."), error.remedy.rstrip(".").replace("generate.", "deploy.")) from None
-    return [Question(prompt.id, prompt.messages) for prompt in prompts]
+    return [Question(prompt.id, prompt.messages, prompt.tools) for prompt in prompts]
 
 
 def from_samples(samples: Path, fraction: float, count: int) -> list[Question]:
     """Up to `count` samples that training did not see: the same split by id. Raises StageError without one."""
     ids = [str(row["id"]) for row, _ in iter_jsonl(samples)]
     chosen = {ids[number] for number in split(ids, fraction)[1][:count]}
-    found = [Question(str(row["id"]), tuple(row["messages"])) for row, _ in iter_jsonl(samples) if row["id"] in chosen]
+    found = [
+        Question(str(row["id"]), tuple(row["messages"]), tuple(row.get("tools", ())))
+        for row, _ in iter_jsonl(samples)
+        if row["id"] in chosen
+    ]
     if not found:
         raise StageError("No sample was held out from training", "Name a file of prompts in deploy.prompts")
     return found

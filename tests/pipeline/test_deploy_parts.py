@@ -22,6 +22,7 @@ from pipeline.deploy.agreement import VerifierJudge, compare, first_difference
 from pipeline.deploy.client import Answer, EngineClient, Measurement, Question
 from pipeline.deploy.counters import SpecCounters, parse_counters
 from pipeline.deploy.engine import Engine, EngineCommand, free_port, last_line, service_command
+from pipeline.deploy.questions import from_file, from_samples
 from pipeline.failure import StageError
 
 METRICS = """# HELP vllm:spec_decode_num_drafts_total Number of drafts.
@@ -128,6 +129,21 @@ def test_answers_come_in_order_with_the_counters_difference(
     body = FakeEngine.seen[0]
     assert (body["model"], body["temperature"], body["max_tokens"], body["return_token_ids"]) == ("m", 0.0, 50, True)
     assert Measurement.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+TOOL = {"type": "function", "function": {"name": "look"}}
+
+
+def test_tools_of_prompts_and_samples_are_sent(tmp_path: Path, engine: EngineClient) -> None:
+    rows = [{"id": "a", "prompt": "1", "tools": [TOOL]}, {"id": "b", "prompt": "2"}]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = from_file(tmp_path / "prompts.jsonl", 9)
+    assert [one.tools for one in asked] == [(TOOL,), ()]
+    stored = [{"id": f"s{n}", "messages": [{"role": "user", "content": "1"}], "tools": [TOOL]} for n in range(20)]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
+    assert all(one.tools == (TOOL,) for one in from_samples(tmp_path / "samples.jsonl", 0.5, 5))
+    engine.measure(asked, 50, 1, lambda done: None, lambda: False)
+    assert [body.get("tools") for body in FakeEngine.seen] == [[TOOL], None]
 
 
 def test_an_engine_that_fails_or_leaves_ids_out_is_said_so(
