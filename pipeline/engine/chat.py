@@ -24,7 +24,7 @@ _TYPES = {
     411: "BadRequestError",
     413: "BadRequestError",
 }
-_ROLES = ("system", "user", "assistant")
+_ROLES = ("system", "user", "assistant", "tool")
 _COLD = 1e-5
 """Temperatures below this are greedy, as in vLLM; dividing by them would overflow."""
 _encoding = threading.Lock()
@@ -117,7 +117,10 @@ def chat_ids(body: Mapping[str, Any], verifier: Verifier, generation_prompt: boo
     options = body.get("chat_template_kwargs") or {}
     if not isinstance(options, Mapping):
         raise ApiError(400, "chat_template_kwargs must be an object.", "chat_template_kwargs")
-    taken = {"tokenize": False, "add_generation_prompt": generation_prompt}
+    tools = body.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(one, Mapping) for one in tools)):
+        raise ApiError(400, "tools must be a list of objects.", "tools")
+    taken = {"tokenize": False, "add_generation_prompt": generation_prompt, "tools": tools or None}
     if body.get("continue_final_message"):
         taken["continue_final_message"] = True
     try:

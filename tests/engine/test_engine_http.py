@@ -65,6 +65,7 @@ def test_tokenize_and_detokenize(engine: Any) -> None:
         ({"messages": []}, 400, "BadRequestError", "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "BadRequestError", "messages"),
         ({"messages": [{"role": "user"}]}, 400, "BadRequestError", "messages"),
+        ({"messages": USER, "tools": "look"}, 400, "BadRequestError", "tools"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "BadRequestError", "messages"),
         ({"n": 2}, 400, "BadRequestError", "n"),
         ({"max_tokens": 0}, 400, "BadRequestError", "max_tokens"),
