@@ -61,10 +61,10 @@ def test_every_dialect_brings_the_exact_ids(work: Any, dialect: str, stream: boo
     assert all(("stream_options" in body) == stream for body in asked)
 
 
-def verifier_of(folder: Path, *, eos: object = 258) -> dict[str, Any]:
+def verifier_of(folder: Path, *, eos: object = 258, end: str = "<end>") -> dict[str, Any]:
     """A verifier's folder that says how answers begin and end, and no more."""
     folder.mkdir()
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": end}}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     (folder / "chat_template.jinja").write_text("{% if add_generation_prompt %}<think>{% endif %}")
     return {"path": str(folder)}
@@ -83,7 +83,7 @@ def test_without_ids_they_are_made_from_the_text_and_proven(work: Any, tmp_path:
 @pytest.mark.parametrize("says", [{"stop_reason": 258}, {"matched_stop": 258}, {"matched_stop": "<end>"}])
 def test_end_token_is_the_one_the_server_tells(work: Any, tmp_path: Path, says: dict[str, Any]) -> None:
     work.engine.dialect, work.engine.says = "plain", says
-    work.plan(4, verifier=verifier_of(tmp_path / "verifier", eos=[1, 2]))
+    work.plan(4, verifier=verifier_of(tmp_path / "verifier", eos=[1, 2], end="x"))
     assert work.go() == 0
     work.check(4)
 
