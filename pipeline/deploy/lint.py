@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.drafter.config import ARCHITECTURE, KNOWN_ROPE, default_aux_layers
+from pipeline.drafter.heads import GRANULE
 
 SGLANG, VLLM, BOTH = "SGLang", "vLLM", "SGLang and vLLM"
 ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM")
@@ -104,6 +105,7 @@ def _config(config: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
         yield Finding(BOTH, "refused", "hidden_act", f"{config['hidden_act']!r}: LlamaMLP knows only silu")
     if config.get("speculators_config") or config.get("speculators_model_type"):
         yield Finding(SGLANG, "refused", "speculators_config", "SGLang can't read the speculators format")
+    yield from _heads(config)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in KNOWN_ROPE:
@@ -114,6 +116,22 @@ def _config(config: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
         )
     if "eagle3" not in str(folder.resolve()).lower():
         yield Finding(VLLM, "note", "folder", 'no "eagle3" in the path: pass "method": "eagle3" yourself')
+
+
+def _heads(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """transformers 5 validates a LlamaConfig when either engine reads it (models/llama/configuration_llama.py)."""
+    hidden, heads, keys = (config.get(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    if not isinstance(hidden, int) or not isinstance(heads, int) or heads < 1:
+        return
+    if hidden % heads:
+        message = f"{heads}: hidden_size {hidden} is no multiple of it, and transformers 5 refuses such a config"
+        yield Finding(BOTH, "refused", "num_attention_heads", message)
+    if isinstance(keys, int) and (keys < 1 or heads % keys):
+        yield Finding(BOTH, "refused", "num_key_value_heads", f"{keys} does not divide the {heads} heads")
+    size = config.get("head_dim") or hidden // heads
+    if size % GRANULE:
+        message = f"{size} is no multiple of {GRANULE}: attention kernels such as FlashAttention don't take it"
+        yield Finding(BOTH, "note", "head_dim", message)
 
 
 def _aux_layers(config: Mapping[str, Any], verifier: Mapping[str, Any] | None) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.drafter.heads import drafter_heads
 from pipeline.failure import StageError
 from pipeline.geometry import AUX_STATES
 
@@ -146,7 +147,8 @@ class DrafterConfig:
 
         Never with attention biases, even where the verifier has them: SGLang 0.5.23 builds the drafter's q, k and v
         without (models/llama_eagle3.py) and would skip them. Latent-attention verifiers (Kimi, DeepSeek) get a plain
-        Llama layer with one key head a query head.
+        Llama layer with one key head a query head; verifiers whose heads no Llama config may have get others
+        (`pipeline.drafter.heads`). Raises DrafterError.
         """
         where = "the verifier's config.json"
         text: Mapping[str, Any] = verifier["text_config"] if isinstance(verifier.get("text_config"), dict) else verifier
@@ -156,13 +158,20 @@ class DrafterConfig:
             raise DrafterError(
                 f"The verifier has {layers} layers", "EAGLE-3 captures three layers; it needs at least 4"
             )
+        key_heads, head_dim = int(text.get("num_key_value_heads") or 0), int(text.get("head_dim") or 0)
+        own = drafter_heads(hidden, heads, key_heads, head_dim, latent)
+        if own is None:
+            raise DrafterError(
+                f"The verifier is {hidden} wide with {heads} heads, and no head size divides that width",
+                "SGLang and vLLM can't load a Llama drafter of such a width",
+            )
         theta, scaling = read_rope(text)
         return cls(
             hidden_size=hidden,
             intermediate_size=int(text.get("intermediate_size") or 4 * hidden),
-            num_attention_heads=heads,
-            num_key_value_heads=heads if latent else int(text.get("num_key_value_heads") or heads),
-            head_dim=hidden // heads if latent else int(text.get("head_dim") or hidden // heads),
+            num_attention_heads=own.query,
+            num_key_value_heads=own.key,
+            head_dim=own.size,
             vocab_size=_count(text, "vocab_size", where),
             draft_vocab_size=draft_vocab_size,
             max_position_embeddings=int(text.get("max_position_embeddings") or 2048),

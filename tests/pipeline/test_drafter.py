@@ -243,6 +243,57 @@ def test_a_drafter_follows_its_verifier() -> None:
         DrafterConfig.for_verifier({"num_hidden_layers": 8}, 100)
 
 
+BASE = {"num_hidden_layers": 46, "vocab_size": 151552, "intermediate_size": 64, "max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    ("verifier", "expected"),
+    [
+        # these have always been right: heads, key heads and head size are the verifier's
+        ({"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}, (32, 8, 128)),  # Llama-3.1-8B
+        ({"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}, (32, 4, 128)),
+        ({"hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64}, (64, 8, 64)),
+        ({"hidden_size": 3200, "num_attention_heads": 32}, (32, 32, 100)),  # open_llama_3b
+        ({"hidden_size": 7168, "num_attention_heads": 64, "kv_lora_rank": 512, "head_dim": 192}, (64, 64, 112)),
+        ({"hidden_size": 7168, "num_attention_heads": 128, "kv_lora_rank": 512}, (128, 128, 56)),  # DeepSeek-V3
+        # transformers refuses a Llama config with these verifiers' heads
+        ({"hidden_size": 4096, "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128}, (32, 8, 128)),
+        (
+            {"hidden_size": 2048, "num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512},
+            (16, 16, 128),
+        ),
+        ({"hidden_size": 5120, "num_attention_heads": 96, "num_key_value_heads": 12}, (40, 10, 128)),
+        ({"hidden_size": 960, "num_attention_heads": 14, "num_key_value_heads": 7}, (15, 5, 64)),
+        ({"hidden_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1}, (1, 1, 40)),
+        ({"hidden_size": 832, "num_attention_heads": 64, "kv_lora_rank": 8}, (13, 13, 64)),  # 13 elements a head
+    ],
+)
+def test_heads_are_the_verifiers_or_such_that_transformers_takes_the_export(
+    verifier: dict[str, Any], expected: tuple[int, int, int], tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    config = DrafterConfig.for_verifier({**BASE, **verifier}, 32000)
+    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == expected
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    read = AutoConfig.from_pretrained(tmp_path)
+    assert (read.num_attention_heads, read.num_key_value_heads, read.head_dim) == expected
+
+
+def test_a_width_that_no_head_size_divides_is_refused() -> None:
+    with pytest.raises(DrafterError, match="100 wide with 3 heads"):
+        DrafterConfig.for_verifier({**BASE, "hidden_size": 100, "num_attention_heads": 3}, 32000)
+
+
+def test_parts_of_a_verifier_with_other_heads_start_at_random() -> None:
+    verifier = {**BASE, "hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+    config = DrafterConfig.for_verifier({**verifier, "vocab_size": 50}, 30)
+    theirs = replace(config, num_attention_heads=6, num_key_value_heads=2, head_dim=16)
+    drafter, missing = drafter_from_verifier(config, frozen_for(theirs), DraftVocabulary(torch.arange(30), 50), 0)
+    assert missing == [f"layer.self_attn.{name}_proj.weight" for name in ("o", "q", "k", "v")]
+    assert drafter.midlayer.self_attn.q_proj.weight.shape == (64, 128)
+
+
 @pytest.mark.parametrize(
     "change",
     [
