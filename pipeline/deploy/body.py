@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import DeployParams, TrainParams
-from pipeline.deploy.agreement import NEAR_TIE, Agreement, VerifierJudge, compare
+from pipeline.deploy.agreement import NEAR_TIE, Agreement, compare
 from pipeline.deploy.client import EngineClient, Measurement, Question
 from pipeline.deploy.engine import Engine, EngineCommand, bundled_command, service_command
+from pipeline.deploy.judge import VerifierJudge
 from pipeline.deploy.lint import lint
 from pipeline.deploy.questions import from_file, from_samples
 from pipeline.rundir import Output, fingerprint, latest_checkpoint, read_json, write_json
@@ -193,11 +194,9 @@ class _Deployment:
         dtype = self.params.dtype if self.params.engine == "bundled" else "bfloat16"
         judge = VerifierJudge(self.verifier, self.params.threads)
         found: Agreement = compare(plain.answers, drafted.answers, NEAR_TIE[dtype], judge)
-        result = found.to_json()
+        result = {**found.to_json(), "not_judged": judge.reason}
         if result["different"]:
-            why = "and not by a near tie"
-            if not judge.fits():
-                why = "and the verifier does not fit in memory in float32 to tell why"
+            why = f"and could not be judged: {judge.reason}" if judge.reason else "and not by a near tie"
             message = f"{result['different']} of {found.prompts} answers differ with the drafter, {why}"
             self.stage.event("warning", message)
         return result

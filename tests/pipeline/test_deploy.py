@@ -114,10 +114,30 @@ def test_a_difference_that_is_no_near_tie_is_reported(trained: Callable[..., Run
     assert agreement["different"] == 3 and agreement["identical"] == 0
     assert {(one["position"], one["plain"], one["drafted"]) for one in agreement["differences"]} == {(3, 9, 8)}
     assert all(one["gap"] >= 0 for one in agreement["differences"])
+    assert agreement["not_judged"] == ""
+    assert any("not by a near tie" in one for one in warnings_of(run))
+
+
+def test_a_verifier_that_cannot_judge_does_not_fail_the_deploy(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path, dtype: object) -> None:
+        raise AttributeError("this verifier's code wants a GPU")
+
+    monkeypatch.setattr("pipeline.extract.capture.load_verifier", fail)
+    run = trained("--wrong")
+    assert go(run) == 0
+    report = report_of(run)
+    assert report["acceptance_length"] == 3.0 and report["greedy_agreement"]["different"] == 3
+    assert "wants a GPU" in report["greedy_agreement"]["not_judged"]
+    assert any("could not be judged" in one and "wants a GPU" in one for one in warnings_of(run))
+
+
+def warnings_of(run: RunDir) -> list[str]:
     attempt = run.stage("deploy").latest()
     assert attempt is not None
     events = [row for row, _ in iter_jsonl(attempt.path / "events.jsonl")]
-    assert any("not by a near tie" in event["message"] for event in events if event["kind"] == "warning")
+    return [event["message"] for event in events if event["kind"] == "warning"]
 
 
 def test_a_stop_ends_the_engine_and_resume_keeps_what_was_measured(trained: Callable[..., RunDir]) -> None:
