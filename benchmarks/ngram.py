@@ -153,6 +153,8 @@ def benchmark(run: RunDir) -> dict[str, Any]:
     measured = read_json(output.path / "drafted.json") if output is not None else None
     if report is None or measured is None:
         raise RunError(f"{run.name} has no finished deploy", "Run it through deploy first")
+    if report["k"] is None or report["acceptance_length"] is None:
+        raise RunError(f"deploy of {run.name} could not tell k or acceptance", "Measure in an engine with metrics")
     held = [
         Answered(tuple(one["prompt_ids"]), tuple(one["output_ids"]), one["finish_reason"] == "length")
         for one in measured["answers"]

@@ -1,7 +1,7 @@
 """The plan of a run: verifier, volume, and every stage's and service's parameters, typed and checked.
 
 `Plan.from_json` is strict: a wrong key, type or value is a ConfigError naming key, value and what is allowed.
-Standard library only, Python >= 3.9. Imports only pipeline.fields.
+Standard library only, Python >= 3.9. Imports only pipeline.fields and pipeline.command.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
+from pipeline import command as commands
 from pipeline.fields import (
     HOW,
     TARGET,
@@ -113,7 +114,7 @@ class TrainParams:
 
 @dataclass(frozen=True)
 class DeployParams:
-    k: int = spec(3, "int", "tokens drafted per verification", low=1, high=16)
+    k: int = spec(3, "int", "tokens drafted per verification; a service takes it where {k} stands", low=1, high=16)
     prompts: str = spec("", "str", "JSONL file of prompts to measure on; empty: held out from the run's samples")
     samples: int = spec(64, "int", "prompts measured", low=1)
     max_tokens: int = spec(256, "int", "longest answer measured, tokens", low=1)
@@ -160,7 +161,9 @@ class VolumePlan:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    command: tuple[str, ...] = spec((), "words", "argv; {port} {host} {verifier} {drafter} {python} are filled in")
+    command: tuple[str, ...] = spec(
+        (), "words", "argv; {port} {host} {verifier} {python} are filled in, in deploy {drafter} {k} {k+1} too"
+    )
     port: int = spec(8000, "int", "TCP port on the host; 0: any free one", low=0, high=65535)
     health: str = spec("/health", "str", "path that answers 200 when it is ready")
     ready_timeout_s: float = spec(600.0, "float", "seconds until it must be ready", low=1)
@@ -170,6 +173,10 @@ class ServicePlan:
     python: str = spec("", "str", "the Python that runs it")
     restart: str = spec("on-failure", "choice", "what happens when it ends", choices=("on-failure", "never"))
     keep: bool = spec(False, "bool", "left running when no stage needs it")
+
+    def words(self, drafted: bool) -> list[str]:
+        """argv with its placeholders, for an engine with a drafter or one without (`pipeline.command`)."""
+        return commands.words(self.command, drafted)
 
 
 @dataclass(frozen=True)
@@ -324,6 +331,9 @@ def check(plan: Plan) -> None:
     for name, server in plan.services.items():
         if not server.command:
             refuse(f"services.{name}.command", [], "a service needs one", 'Such as ["vllm", "serve", "{verifier}"]')
+        if commands.flaw(server.command):
+            remedy = f"Put what only the engine with the drafter is given between {commands.OPEN} and {commands.CLOSE}"
+            refuse(f"services.{name}.command", server.command, commands.flaw(server.command), remedy)
         if server.port and server.port in ports:
             refuse(f"services.{name}.port", server.port, f"{ports[server.port]} has it too", "Give each its own port")
         ports[server.port] = name

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import errno
 import os
+import resource
 import signal
 import sys
 import threading
@@ -32,6 +33,9 @@ WRITER_FD = "EAGLEDECK_WRITER_FD"
 """Environment variable with the number of the inherited descriptor of writer.lock."""
 
 _SPARE_BYTES = 64 << 10
+
+_DESCRIPTORS = 1 << 16
+"""Open files a stage asks for, where its hard limit allows them. More would only slow down what walks through all."""
 
 OLDEST = (3, 11)
 """The oldest Python that the stages' work runs on; this module itself runs on 3.9."""
@@ -145,6 +149,7 @@ def _alone(stage: StageDir, restart: bool, body: Body) -> int:
 def _run_body(attempt: Attempt, body: Body, log: _Log, details: TextIO) -> _Ending:
     """Run the body, write outcome.json as the last thing. Sentences go to `log`, tracebacks to `details`."""
     name, spare, run = attempt.stage.stage, attempt.path / "spare", None
+    _raise_descriptors()
     if _writes():
         _set_aside(spare)
     try:
@@ -239,6 +244,15 @@ class _Log:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, sys.stdout.fileno())
                 os.close(nowhere)
+
+
+def _raise_descriptors() -> None:
+    """Lifts the soft limit of open files, 1,024 on many hosts, towards the hard one. Never fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _set_aside(path: Path) -> None:

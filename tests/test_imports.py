@@ -16,6 +16,7 @@ HOST_ONLY_STDLIB = [
     "remote/protocol.py",
     "remote/unpack.py",
     "pipeline/config.py",
+    "pipeline/command.py",
     "pipeline/budget.py",
     "pipeline/forecast.py",
     "pipeline/fields.py",

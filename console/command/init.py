@@ -28,6 +28,8 @@ reserve = "50GB"                 # bytes that are never filled
 [services.vllm]
 command = ["vllm", "serve", "{verifier}", "--port", "{port}", "--reasoning-parser", "kimi_k2"]
 port = 8000
+# deploy can measure in it too (deploy.engine = "vllm"): what only the engine with the drafter is given goes between
+# "{drafted}" and "{/drafted}", with {drafter} and {k} where its folder and deploy.k belong (docs/formats.md)
 # gpus = [0, 1, 2, 3]            # "all" by default
 # ready_timeout_s = 1800
 

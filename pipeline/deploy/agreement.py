@@ -4,14 +4,13 @@ fp32.
 Greedy decoding with and without a drafter runs different shapes through the same weights, so where the two likeliest
 tokens are almost equal, rounding may pick the other one: from there on the answers differ without anything being wrong.
 A difference counts as a near tie only when that is proven: at the first differing position the two tokens are the
-verifier's top two in fp32, and their logits lie within the threshold. Imports torch and transformers only to judge.
+verifier's top two in fp32, and their logits lie within the threshold. Imports this room's client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.deploy.client import Answer
@@ -91,38 +90,3 @@ def compare(plain: Sequence[Answer], drafted: Sequence[Answer], threshold: float
                 near = {token for token, _ in likeliest[:2]} == set(tokens) and gap <= threshold
         found.append(Difference(one.id, position, tokens[0], tokens[1], gap, near))
     return Agreement(len(plain), tuple(found), threshold)
-
-
-class VerifierJudge:
-    """The verifier in fp32 on the CPU, loaded when the first question comes; silent where it does not fit in memory."""
-
-    def __init__(self, folder: str, threads: int = 0) -> None:
-        self._folder, self._threads = folder, threads
-        self._model: Any = None
-
-    def __call__(self, ids: Sequence[int]) -> list[tuple[int, float]]:
-        """The two likeliest next tokens with their logits. Raises StageError when the verifier can't be loaded."""
-        if self._model is None and not self.fits():
-            return []
-        import torch
-
-        if self._model is None:
-            from pipeline.extract.capture import load_verifier
-
-            if self._threads:
-                torch.set_num_threads(self._threads)
-            self._model = load_verifier(Path(self._folder), torch.float32).eval()
-        with torch.inference_mode():
-            logits = self._model(input_ids=torch.tensor([list(ids)]), logits_to_keep=1).logits[0, -1].float()
-        values, tokens = logits.topk(2)
-        return list(zip(tokens.tolist(), values.tolist()))
-
-    def fits(self) -> bool:
-        """Whether twice the bytes of the weights (of 16 bits) are free, by MemAvailable; True where that isn't told."""
-        needed = 2 * sum(path.stat().st_size for path in Path(self._folder).glob("*.safetensors"))
-        try:
-            lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-        except (OSError, StopIteration, ValueError):
-            return True
-        return needed < free

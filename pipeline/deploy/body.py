@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import DeployParams, TrainParams
-from pipeline.deploy.agreement import NEAR_TIE, Agreement, VerifierJudge, compare
+from pipeline.deploy.acceptance import acceptance_of
+from pipeline.deploy.agreement import NEAR_TIE, Agreement, compare
 from pipeline.deploy.client import EngineClient, Measurement, Question
 from pipeline.deploy.engine import Engine, EngineCommand, bundled_command, service_command
+from pipeline.deploy.judge import VerifierJudge
 from pipeline.deploy.lint import lint
 from pipeline.deploy.questions import from_file, from_samples
+from pipeline.deploy.service import check_service, takes_k
 from pipeline.rundir import Output, fingerprint, latest_checkpoint, read_json, write_json
 from pipeline.stage import StageError, StageRun, Stopped
 
@@ -47,6 +50,14 @@ class _Deployment:
         self.verifier = str(Path(stage.plan.verifier.path).expanduser())
         self.questions = questions_of(params, stage.inputs)
         self.done = 0
+        self.takes_k = True
+        if params.engine != "bundled":
+            service = stage.plan.services[params.engine]
+            check_service(params.engine, service)
+            self.takes_k = takes_k(service)
+            if not self.takes_k:
+                said = f"deploy.k = {params.k} has no effect: the command of service {params.engine} has no {{k}}"
+                stage.event("warning", said)
 
     def run(self) -> None:
         stage = self.stage
@@ -61,35 +72,33 @@ class _Deployment:
                 self._await(engine)
             plain = self._phase(PLAIN, None, started)
             drafted = self._phase(DRAFTED, folder, started)
-        counters = drafted.counters
-        if counters is None or not counters.drafts:
-            raise StageError(
-                "The engine ran with the drafter, but its vllm:spec_decode counters did not move",
-                "Check in its log that the drafter was loaded, and in /metrics for vllm:spec_decode_num_drafts_total",
-            )
         stage.progress(self.total, self.total, "prompts", phase="comparing")
         agreement = self._agreement(plain, drafted)
-        length = counters.acceptance_length
+        found = acceptance_of(drafted)
+        if found.length is None:
+            stage.event("warning", f"acceptance is {found.source}")
         speed = {PLAIN: round(plain.tokens_per_s, 2), DRAFTED: round(drafted.tokens_per_s, 2)}
-        counts = {
+        counts: dict[str, float] = {
             "prompts": len(self.questions),
             "tokens": sum(len(answer.output_ids) for answer in drafted.answers),
-            "verifications": counters.drafts,
-            "accepted": counters.accepted,
         }
+        if found.verifications is not None and found.accepted is not None:
+            counts |= {"verifications": found.verifications, "accepted": found.accepted}
+        k = self.params.k if self.takes_k else found.k
         stage.log(
-            f"acceptance length {length:.3f} (k = {self.params.k}, {len(self.questions)} prompts), tokens/s "
-            f"{speed[PLAIN]:.1f} plain, {speed[DRAFTED]:.1f} drafted"
+            f"acceptance length {'unknown' if found.length is None else f'{found.length:.3f}'} (k = {k or 'unknown'}, "
+            f"{len(self.questions)} prompts), tokens/s {speed[PLAIN]:.1f} plain, {speed[DRAFTED]:.1f} drafted"
         )
         stage.finish(
             counts,
-            fingerprint({"acceptance_length": length, "counts": counts, "agreement": agreement}),
-            acceptance_length=length,
-            rate_by_position=counters.rate_by_position,
+            fingerprint({"acceptance_length": found.length, "counts": counts, "agreement": agreement}),
+            acceptance_length=found.length,
+            acceptance_from=found.source,
+            rate_by_position=found.rates,
             greedy_agreement=agreement,
             tokens_per_s=speed,
             samples=len(self.questions),
-            k=self.params.k,
+            k=k,
             engine=self.params.engine,
             drafter=folder.name,
             lint=findings,
@@ -152,6 +161,8 @@ class _Deployment:
                 self._await(engine)
             found = self._measure(EngineClient(engine.url), name)
             engine.stop()
+        if drafter is not None:
+            acceptance_of(found)  # one that didn't draft is no measurement to keep
         write_json(self._file(name), found.to_json())
         self.done += len(found.answers)
         return found
@@ -162,15 +173,7 @@ class _Deployment:
             raise Stopped
 
     def _service_command(self, drafter: Path | None) -> EngineCommand:
-        name = self.params.engine
-        service = self.stage.plan.services[name]
-        if not any("{drafter}" in word for word in service.command):
-            raise StageError(
-                f"The command of service {name} has no place for the drafter",
-                'Write {drafter} into it, such as ["--speculative-config", '
-                '"{\\"method\\":\\"eagle3\\",\\"model\\":\\"{drafter}\\",\\"num_speculative_tokens\\":3}"]',
-            )
-        return service_command(service, self.verifier, drafter)
+        return service_command(self.stage.plan.services[self.params.engine], self.verifier, drafter, self.params.k)
 
     def _measure(self, client: EngineClient, name: str) -> Measurement:
         stage, params = self.stage, self.params
@@ -193,11 +196,9 @@ class _Deployment:
         dtype = self.params.dtype if self.params.engine == "bundled" else "bfloat16"
         judge = VerifierJudge(self.verifier, self.params.threads)
         found: Agreement = compare(plain.answers, drafted.answers, NEAR_TIE[dtype], judge)
-        result = found.to_json()
+        result = {**found.to_json(), "not_judged": judge.reason}
         if result["different"]:
-            why = "and not by a near tie"
-            if not judge.fits():
-                why = "and the verifier does not fit in memory in float32 to tell why"
+            why = f"and could not be judged: {judge.reason}" if judge.reason else "and not by a near tie"
             message = f"{result['different']} of {found.prompts} answers differ with the drafter, {why}"
             self.stage.event("warning", message)
         return result

@@ -15,10 +15,12 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.deploy.counters import SpecCounters, parse_counters
+from pipeline.deploy.counters import Metrics, SpecCounters, parse_metrics
 from pipeline.failure import StageError
 
 ANSWER_TIMEOUT_S = 900.0
+GAUGE_EVERY_S = 1.0
+"""Between two readings of a gauge, where there are no counters."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Answers in the order of the questions, wall seconds for all of them, and the counters' difference (None: the
-    engine exposes none).
+    """Answers in the order of the questions, wall seconds for all of them, the counters' difference (None: the engine
+    exposes none), and the mean of the readings of SGLang's gauge (None: there was no need, or nothing to read).
     """
 
     answers: tuple[Answer, ...]
     seconds: float
     counters: SpecCounters | None
+    gauge: float | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -66,7 +69,7 @@ class Measurement:
         counters = raw["counters"]
         if counters is not None:
             counters = SpecCounters(**{**counters, "accepted_by_position": tuple(counters["accepted_by_position"])})
-        return cls(answers, raw["seconds"], counters)
+        return cls(answers, raw["seconds"], counters, raw.get("gauge"))
 
 
 class EngineClient:
@@ -89,9 +92,10 @@ class EngineClient:
             self._model = str(listed[0]["id"])
         return self._model
 
-    def counters(self) -> SpecCounters | None:
-        """The speculative counters now; None when the engine has none."""
-        return parse_counters(self._request("GET", "/metrics", None).decode("utf-8", "replace"))
+    def metrics(self) -> Metrics:
+        """What /metrics says now; nothing where the engine has no such page (SGLang without --enable-metrics)."""
+        status, raw = self._exchange("GET", "/metrics", None)
+        return parse_metrics(raw.decode("utf-8", "replace")) if status == 200 else Metrics()
 
     def answer(self, question: Question, max_tokens: int) -> Answer:
         """A greedy answer. Raises StageError when the engine fails or leaves token ids out."""
@@ -129,7 +133,9 @@ class EngineClient:
         traffic.
         """
         self.model()
-        before, start = self.counters(), time.monotonic()
+        before, start = self.metrics(), time.monotonic()
+        gauges: list[float | None] = []
+        read = start
         pool = ThreadPoolExecutor(max_workers=max(1, min(concurrency, len(questions))))
         try:
             running = {pool.submit(self.answer, one, max_tokens): place for place, one in enumerate(questions)}
@@ -140,17 +146,23 @@ class EngineClient:
                 for future in done:
                     answers[places[future]] = future.result()
                 progress(len(answers))
+                if before.counters is None and before.gauge is not None and time.monotonic() - read > GAUGE_EVERY_S:
+                    gauges.append(self.metrics().gauge)
+                    read = time.monotonic()
                 if waiting and stopping():
                     return None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        seconds, after = time.monotonic() - start, self.counters()
+        seconds, after = time.monotonic() - start, self.metrics()
         difference = None
-        if before is not None and after is not None:
-            difference = after.since(before)
+        if after.counters is not None:
+            # a counter that nothing was added to yet may not be shown
+            difference = after.counters.since(before.counters or SpecCounters())
             if difference is None:
                 raise StageError(f"The engine at {self.url} was restarted while it was measured", "Resume deploy")
-        return Measurement(tuple(answers[place] for place in range(len(questions))), seconds, difference)
+        readings = [one for one in (*gauges, after.gauge) if one] if difference is None else []
+        gauge = sum(readings) / len(readings) if readings else None
+        return Measurement(tuple(answers[place] for place in range(len(questions))), seconds, difference, gauge)
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         raw = self._request(method, path, body)
@@ -165,6 +177,12 @@ class EngineClient:
         return found
 
     def _request(self, method: str, path: str, body: Any) -> bytes:
+        status, raw = self._exchange(method, path, body)
+        if status != 200:
+            raise StageError(f"{self.url}{path} answered {status}: {_error_text(raw)}", "Look at the engine's log")
+        return raw
+
+    def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=ANSWER_TIMEOUT_S)
         try:
@@ -178,11 +196,7 @@ class EngineClient:
             ) from None
         finally:
             connection.close()
-        if reply.status != 200:
-            raise StageError(
-                f"{self.url}{path} answered {reply.status}: {_error_text(raw)}", "Look at the engine's log"
-            )
-        return raw
+        return reply.status, raw
 
 
 def _error_text(raw: bytes) -> str:

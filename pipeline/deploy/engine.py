@@ -56,20 +56,14 @@ def bundled_command(
     return EngineCommand(tuple(argv), port)
 
 
-def service_command(service: ServicePlan, verifier: str, drafter: Path | None) -> EngineCommand:
-    """A service of the plan on a free port. Without a drafter every word that holds {drafter} is left out, and with it
-    the option before it where the word is that option's value.
+def service_command(service: ServicePlan, verifier: str, drafter: Path | None = None, k: int = 0) -> EngineCommand:
+    """A service of the plan on a free port, with the words for drafting (`pipeline.command`) where a drafter is given.
+
+    k: tokens drafted per verification.
     """
-    port = free_port()
-    words: list[str] = []
-    for word in service.command:
-        if drafter is None and "{drafter}" in word:
-            if not word.startswith("-") and words and words[-1].startswith("-") and "=" not in words[-1]:
-                words.pop()
-            continue
-        words.append(word)
-    places = {"{port}": str(port), "{host}": HOST, "{verifier}": verifier}
-    places |= {"{drafter}": str(drafter), "{python}": service.python or sys.executable}
+    port, words = free_port(), service.words(drafter is not None)
+    places = {"{port}": str(port), "{host}": HOST, "{verifier}": verifier, "{drafter}": str(drafter)}
+    places |= {"{python}": service.python or sys.executable, "{k}": str(k), "{k+1}": str(k + 1)}
     for place, value in places.items():
         words = [word.replace(place, value) for word in words]
     env = {name: os.environ[name] for name in service.env_allow if name in os.environ} | dict(service.env)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from pipeline.drafter.config import text_config
 from pipeline.drafter.initial import read_drafter
 from pipeline.rundir import write_json
 
@@ -26,7 +27,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 def verifier_dtype(config: Mapping[str, Any]) -> str:
     """The dtype a verifier's config.json names; bfloat16 where it names none or a quantised one."""
-    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    text = text_config(config)
     named = str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype") or "")
     return named if named in DTYPES else "bfloat16"
 

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.drafter.config import ARCHITECTURE, KNOWN_ROPE, default_aux_layers
+from pipeline.drafter.captured import KEY, nested_ids, sglang_layers
+from pipeline.drafter.config import ARCHITECTURE, default_aux_layers, is_latent, text_config
+from pipeline.drafter.heads import GRANULE
+from pipeline.drafter.rope_config import KNOWN_ROPE, rope_kind
 
 SGLANG, VLLM, BOTH = "SGLang", "vLLM", "SGLang and vLLM"
 ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM")
@@ -104,8 +107,8 @@ def _config(config: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
         yield Finding(BOTH, "refused", "hidden_act", f"{config['hidden_act']!r}: LlamaMLP knows only silu")
     if config.get("speculators_config") or config.get("speculators_model_type"):
         yield Finding(SGLANG, "refused", "speculators_config", "SGLang can't read the speculators format")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    yield from _heads(config)
+    kind = rope_kind(config)
     if kind not in KNOWN_ROPE:
         yield Finding(BOTH, "note", "rope_parameters", f"{kind!r} is not computed alike by all engines and trainers")
     if config.get("num_hidden_layers") != 1:
@@ -116,26 +119,37 @@ def _config(config: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
         yield Finding(VLLM, "note", "folder", 'no "eagle3" in the path: pass "method": "eagle3" yourself')
 
 
+def _heads(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """transformers 5 validates a LlamaConfig when either engine reads it (models/llama/configuration_llama.py)."""
+    hidden, heads, keys = (config.get(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    if not isinstance(hidden, int) or not isinstance(heads, int) or heads < 1:
+        return
+    if hidden % heads:
+        message = f"{heads}: hidden_size {hidden} is no multiple of it, and transformers 5 refuses such a config"
+        yield Finding(BOTH, "refused", "num_attention_heads", message)
+    if isinstance(keys, int) and (keys < 1 or heads % keys):
+        yield Finding(BOTH, "refused", "num_key_value_heads", f"{keys} does not divide the {heads} heads")
+    size = config.get("head_dim") or hidden // heads
+    if size % GRANULE:
+        message = f"{size} is no multiple of {GRANULE}: attention kernels such as FlashAttention don't take it"
+        yield Finding(BOTH, "note", "head_dim", message)
+
+
 def _aux_layers(config: Mapping[str, Any], verifier: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """SGLang reads the nested ids only and adds 1; vLLM reads the top-level ones as they are."""
-    key = "eagle_aux_hidden_state_layer_ids"
-    nested = config.get("eagle_config") if isinstance(config.get("eagle_config"), dict) else {}
-    assert isinstance(nested, dict)
-    inner, outer = nested.get(key), config.get(key)
+    """Whether both engines capture the same layers, as `pipeline.drafter.captured` says they name them."""
+    inner, outer = nested_ids(config), config.get(KEY)
     if inner is None and outer is None:
         return
-    layers = _text(verifier).get("num_hidden_layers") if verifier else None
+    layers = text_config(verifier).get("num_hidden_layers") if verifier else None
     default = list(default_aux_layers(layers)) if isinstance(layers, int) else None
-    latent = bool(verifier) and "kv_lora_rank" in _text(verifier)
     if inner is None and outer != default:
-        yield Finding(SGLANG, "wrong", key, "stands at the top only: SGLang silently captures its default layers")
+        yield Finding(SGLANG, "wrong", KEY, "stands at the top only: SGLang silently captures its default layers")
     if outer is None:
-        yield Finding(VLLM, "wrong", key, "stands in eagle_config only: the newer runner captures its default layers")
+        yield Finding(VLLM, "wrong", KEY, "stands in eagle_config only: the newer runner captures its default layers")
     if inner is not None and outer is not None:
-        # deepseek_v2.py adds 1 only when the first id is 1
-        shift = 1 if not latent or inner[:1] == [1] else 0
-        if [one + shift for one in inner] != list(outer):
-            yield Finding(BOTH, "wrong", key, f"SGLang would capture {[i + shift for i in inner]}, vLLM {outer}")
+        seen = sglang_layers(inner, bool(verifier) and is_latent(verifier or {}))
+        if seen != list(outer):
+            yield Finding(BOTH, "wrong", KEY, f"SGLang would capture {seen}, vLLM {outer}")
 
 
 def _tensors(config: Mapping[str, Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> Iterator[Finding]:
@@ -181,7 +195,7 @@ def _tables(
 
 
 def _against(config: Mapping[str, Any], verifier: Mapping[str, Any]) -> Iterator[Finding]:
-    text = _text(verifier)
+    text = text_config(verifier)
     for key in ("vocab_size", "hidden_size"):
         if key in text and config.get(key) != text[key] and "target_hidden_size" not in config:
             yield Finding(BOTH, "refused", key, f"is {config.get(key)}, the verifier's is {text[key]}")
@@ -213,11 +227,6 @@ def expected_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         "norm.weight": (size,),
         "lm_head.weight": (config.get("draft_vocab_size") or config["vocab_size"], size),
     }
-
-
-def _text(verifier: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    text = (verifier or {}).get("text_config")
-    return text if isinstance(text, dict) else (verifier or {})
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.drafter.captured import KEY, written_layers
+from pipeline.drafter.heads import drafter_heads
+from pipeline.drafter.rope_config import KNOWN_ROPE, read_rope, rope_kind
 from pipeline.failure import StageError
 from pipeline.geometry import AUX_STATES
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
-KNOWN_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotary types that SGLang 0.5.23, vLLM 0.32 and `pipeline.drafter.rope` compute alike for a Llama layer."""
-ROPE_KEYS = {
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
-}
 
 
 class DrafterError(StageError):
@@ -93,26 +89,25 @@ class DrafterConfig:
             "eos_token_id": eos,
         }
         if self.aux_layers is not None:
-            # SGLang reads only the nested ids and adds 1 (they name a layer's output), vLLM reads the top-level ones
-            # as they are.
-            config["eagle_aux_hidden_state_layer_ids"] = list(self.aux_layers)
-            config["eagle_config"] = {
-                "use_aux_hidden_state": True,
-                "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in self.aux_layers],
-            }
+            config[KEY] = list(self.aux_layers)
+            config["eagle_config"] = {"use_aux_hidden_state": True, KEY: [layer - 1 for layer in self.aux_layers]}
         return config
 
     @classmethod
-    def from_json(cls, config: Mapping[str, Any], where: str = "the drafter's config.json") -> DrafterConfig:
+    def from_json(
+        cls, config: Mapping[str, Any], where: str = "the drafter's config.json", latent: bool = False
+    ) -> DrafterConfig:
         """Reads what `to_json` wrote, and the config.json of other trainers as far as it fits a plain EAGLE-3
-        drafter.
+        drafter. latent: the verifier's attention is, which changes how captured layers are named.
         """
         hidden, heads = _count(config, "hidden_size", where), _count(config, "num_attention_heads", where)
         vocab = _count(config, "vocab_size", where)
         theta, scaling = read_rope(config)
-        aux = config.get("eagle_aux_hidden_state_layer_ids")
-        if aux is not None and len(aux) != AUX_STATES:
-            raise DrafterError(f"{where} names {len(aux)} captured layers", f"A drafter here has {AUX_STATES}")
+        if rope_kind(config) not in KNOWN_ROPE:
+            raise DrafterError(
+                f"{where}: rotary positions of the type {rope_kind(config)!r}", f"Known here: {', '.join(KNOWN_ROPE)}"
+            )
+        aux = _captured(config, where, latent)
         for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"):
             if config.get(flag):
                 raise DrafterError(f"{where} sets {flag}", "Only plain EAGLE-3 drafters (without it) can be loaded")
@@ -129,7 +124,7 @@ class DrafterConfig:
             vocab_size=vocab,
             draft_vocab_size=int(config.get("draft_vocab_size") or vocab),
             max_position_embeddings=int(config.get("max_position_embeddings") or 2048),
-            aux_layers=(int(aux[0]), int(aux[1]), int(aux[2])) if aux else None,
+            aux_layers=aux,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
@@ -146,23 +141,30 @@ class DrafterConfig:
 
         Never with attention biases, even where the verifier has them: SGLang 0.5.23 builds the drafter's q, k and v
         without (models/llama_eagle3.py) and would skip them. Latent-attention verifiers (Kimi, DeepSeek) get a plain
-        Llama layer with one key head a query head.
+        Llama layer with one key head a query head; verifiers whose heads no Llama config may have get others
+        (`pipeline.drafter.heads`). Raises DrafterError.
         """
-        where = "the verifier's config.json"
-        text: Mapping[str, Any] = verifier["text_config"] if isinstance(verifier.get("text_config"), dict) else verifier
+        where, text, latent = "the verifier's config.json", text_config(verifier), is_latent(verifier)
         hidden, heads = _count(text, "hidden_size", where), _count(text, "num_attention_heads", where)
-        layers, latent = _count(text, "num_hidden_layers", where), "kv_lora_rank" in text
+        layers = _count(text, "num_hidden_layers", where)
         if layers < 4:
             raise DrafterError(
                 f"The verifier has {layers} layers", "EAGLE-3 captures three layers; it needs at least 4"
+            )
+        key_heads, head_dim = int(text.get("num_key_value_heads") or 0), int(text.get("head_dim") or 0)
+        own = drafter_heads(hidden, heads, key_heads, head_dim, latent)
+        if own is None:
+            raise DrafterError(
+                f"The verifier is {hidden} wide with {heads} heads, and no head size divides that width",
+                "SGLang and vLLM can't load a Llama drafter of such a width",
             )
         theta, scaling = read_rope(text)
         return cls(
             hidden_size=hidden,
             intermediate_size=int(text.get("intermediate_size") or 4 * hidden),
-            num_attention_heads=heads,
-            num_key_value_heads=heads if latent else int(text.get("num_key_value_heads") or heads),
-            head_dim=hidden // heads if latent else int(text.get("head_dim") or hidden // heads),
+            num_attention_heads=own.query,
+            num_key_value_heads=own.key,
+            head_dim=own.size,
             vocab_size=_count(text, "vocab_size", where),
             draft_vocab_size=draft_vocab_size,
             max_position_embeddings=int(text.get("max_position_embeddings") or 2048),
@@ -173,6 +175,17 @@ class DrafterConfig:
             bos_token_id=_token(verifier.get("bos_token_id", text.get("bos_token_id"))),
             eos_token_id=_tokens(verifier.get("eos_token_id", text.get("eos_token_id"))),
         )
+
+
+def text_config(verifier: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text part of a verifier's config.json; multimodal ones nest it."""
+    nested = verifier.get("text_config")
+    return nested if isinstance(nested, dict) else verifier
+
+
+def is_latent(verifier: Mapping[str, Any]) -> bool:
+    """Whether a verifier has the latent attention of DeepSeek and Kimi."""
+    return "kv_lora_rank" in text_config(verifier)
 
 
 def default_aux_layers(verifier_layers: int) -> tuple[int, int, int]:
@@ -193,22 +206,21 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_rope(config: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
-    """(theta, scaling) of a config in the form of transformers 4 or 5.
-
-    A type outside KNOWN_ROPE gives no scaling: the drafter's positions need not be the verifier's, only the same in
-    training and serving. Keys that the engines read differently (mscale and others) are left out for the same reason.
-    """
-    parameters = config.get("rope_parameters") or {}
-    scaling = dict(config.get("rope_scaling") or parameters)
-    theta = parameters.get("rope_theta", config.get("rope_theta", scaling.get("rope_theta")))
-    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
-    if kind not in ROPE_KEYS or "factor" not in scaling:
-        return float(theta or 10000.0), None
-    kept = {key: scaling[key] for key in ROPE_KEYS[kind] if scaling.get(key) is not None}
-    if "original_max_position_embeddings" in ROPE_KEYS[kind]:
-        kept.setdefault("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
-    return float(theta or 10000.0), {"rope_type": kind, **kept}
+def _captured(config: Mapping[str, Any], where: str, latent: bool) -> tuple[int, int, int] | None:
+    """The captured layers a config.json names; None where both engines take their default."""
+    try:
+        found = written_layers(config, latent)
+    except ValueError as error:
+        raise DrafterError(f"{where}: {error}", f"It takes {AUX_STATES} numbers of layers") from None
+    for layers in found:
+        if len(layers) != AUX_STATES:
+            raise DrafterError(f"{where} names {len(layers)} captured layers", f"A drafter here has {AUX_STATES}")
+    if len(found) > 1:
+        raise DrafterError(
+            f"{where} lets vLLM capture layers {found[0]}, SGLang {found[1]}",
+            f"Leave in {KEY} (top level, or in eagle_config one less) the layers that it was trained on",
+        )
+    return (found[0][0], found[0][1], found[0][2]) if found else None
 
 
 def _count(config: Mapping[str, Any], key: str, where: str) -> int:

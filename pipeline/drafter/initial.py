@@ -8,14 +8,16 @@ verifier does one token earlier. Imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pipeline.drafter.config import DrafterConfig, DrafterError, read_config
+from pipeline.drafter.config import DrafterConfig, DrafterError, is_latent, read_config, text_config
 from pipeline.drafter.model import Drafter
 from pipeline.drafter.vocabulary import DraftVocabulary
 
@@ -26,6 +28,12 @@ scales lowered the validation loss after 120 steps from 3.93 to 3.65, on the bun
 1.77 to 1.67.
 """
 WEIGHTS, CONFIGS = "model.safetensors", ("config.json", "drafter.json")
+SHAPE = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
+    "attention_bias",
+)  # fmt: skip
+TAKEN_OVER = ("rope_theta", "rope_scaling", "rms_norm_eps")
+"""What a drafter computes with, beside its weights."""
 
 
 def random_drafter(config: DrafterConfig, seed: int) -> Drafter:
@@ -86,28 +94,41 @@ def drafter_from_verifier(
 
 @torch.no_grad()
 def drafter_from_folder(
-    folder: Path, config: DrafterConfig, frozen: Mapping[str, Tensor], vocabulary: DraftVocabulary
-) -> Drafter:
-    """Continues from a checkpoint or an exported drafter of the same shape.
+    folder: Path,
+    config: DrafterConfig,
+    frozen: Mapping[str, Tensor],
+    vocabulary: DraftVocabulary,
+    verifier: Mapping[str, Any],
+) -> tuple[Drafter, list[str]]:
+    """(drafter, sentences about what was taken over) of a checkpoint or an exported drafter to continue from.
 
-    Head rows are matched by verifier token: tokens that the other drafter did not have start from the verifier's
-    lm_head. Raises DrafterError.
+    config: what this verifier needs; verifier: its config.json. Shape and captured layers must be those. Rotary
+    positions and rms_norm_eps are taken over, since the weights were trained with them and both engines read them from
+    the drafter's file. Head rows are matched by verifier token: tokens that the other drafter did not have start from
+    the verifier's lm_head. Raises DrafterError.
     """
-    theirs, weights, their_vocabulary = read_drafter(folder)
-    for name in (
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "vocab_size",
-    ):
+    theirs, weights, their_vocabulary = read_drafter(folder, is_latent(verifier))
+    for name in SHAPE:
         if getattr(theirs, name) != getattr(config, name):
             raise DrafterError(
                 f"The drafter in {folder} has {name} {getattr(theirs, name)}, not {getattr(config, name)} as this "
                 "verifier needs",
                 "Continue from a drafter of the same verifier, or set train.init to verifier",
             )
+    layers = int(text_config(verifier)["num_hidden_layers"])
+    if theirs.captured(layers) != config.captured(layers):
+        raise DrafterError(
+            f"The drafter in {folder} was trained on the states that enter layers {_listed(theirs.captured(layers))} "
+            f"of its verifier, and those extracted here enter layers {_listed(config.captured(layers))}",
+            "Continue from a drafter of these layers, or set train.init to verifier",
+        )
+    taken = [
+        f"{name} is {getattr(theirs, name)} as in the drafter in {folder}, not {getattr(config, name)} as in the "
+        "verifier: its weights were trained with that"
+        for name in TAKEN_OVER
+        if getattr(theirs, name) != getattr(config, name)
+    ]
+    config = replace(config, **{name: getattr(theirs, name) for name in TAKEN_OVER})
     head = frozen["lm_head"][vocabulary.tokens].float()
     row = torch.full((config.vocab_size,), -1)
     row[their_vocabulary.tokens] = torch.arange(len(their_vocabulary.tokens))
@@ -115,16 +136,21 @@ def drafter_from_folder(
     head[known >= 0] = weights["lm_head.weight"].float()[known[known >= 0]]
     drafter = Drafter(config)
     drafter.load_state_dict({**weights, "lm_head.weight": head})
-    return drafter
+    return drafter, taken
 
 
-def read_drafter(folder: Path) -> tuple[DrafterConfig, dict[str, Tensor], DraftVocabulary]:
+def _listed(layers: tuple[int, int, int]) -> str:
+    return "{}, {} and {}".format(*layers)
+
+
+def read_drafter(folder: Path, latent: bool = False) -> tuple[DrafterConfig, dict[str, Tensor], DraftVocabulary]:
     """(config, parameters by their exported names, draft vocabulary) of a checkpoint or an exported folder.
 
-    Reads both layer names in use (`midlayer.*`, `layers.0.*`). Raises DrafterError naming what is missing.
+    Reads both layer names in use (`midlayer.*`, `layers.0.*`). latent: the verifier's attention is. Raises DrafterError
+    naming what is missing.
     """
     named = next((folder / name for name in CONFIGS if (folder / name).exists()), folder / CONFIGS[0])
-    config = DrafterConfig.from_json(read_config(named), str(named))
+    config = DrafterConfig.from_json(read_config(named), str(named), latent)
     path = folder / WEIGHTS
     try:
         tensors = load_file(path)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-import mmap
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pipeline.shards.index import ShardError, check_size, read_index, sha256
-from pipeline.shards.layout import HEAD, INDEX, NAMES, VERIFIER_CONFIG, Sequence
+from pipeline.shards.layout import HEAD, INDEX, VERIFIER_CONFIG, Sequence
+from pipeline.shards.mapped import Mapped, Shard, read_ends, read_header
 
-_DTYPES = {name: dtype for dtype, name in NAMES.items()}
+MAPPED_SHARDS = 256
+"""Shards that stay mapped, the ones used last: page tables of all that was ever touched of 2 TB would take 4 GB, and
+opening a shard again costs a millisecond beside the megabytes that are read from it."""
 
 
 class ShardStore:
     """The sequences of an extract output, in the order of its shards. A sequence costs no read until it is touched.
 
     Opening checks that every listed shard is there with its size; `verify` reads everything. Raises ShardError, which
-    names the file. Mappings are opened on first use, so a store may be handed to worker processes.
+    names the file. Shards are mapped on first use, so a store may be handed to worker processes; no descriptor stays
+    open, however many shards there are.
     """
 
     def __init__(self, out: Path) -> None:
@@ -33,7 +36,7 @@ class ShardStore:
         self.out = out
         self.index = index
         self._ends = list(itertools.accumulate(shard.sequences for shard in index.shards))
-        self._open: dict[int, _Shard] = {}
+        self._open: OrderedDict[int, Shard] = OrderedDict()
         for shard in index.shards:
             check_size(out, shard)
 
@@ -56,12 +59,12 @@ class ShardStore:
 
     def lengths(self) -> list[int]:
         """Tokens of every sequence, in order. Reads headers and offsets only."""
-        ends = (self._shard(number).ends for number in range(len(self.index.shards)))
+        ends = (read_ends(self.out / shard.file) for shard in self.index.shards)
         return [after - before for shard in ends for before, after in itertools.pairwise(shard)]
 
     def ids(self) -> list[str]:
-        """Ids of every sequence, in order."""
-        return [one for number in range(len(self.index.shards)) for one in self._shard(number).ids]
+        """Ids of every sequence, in order. Reads headers only."""
+        return [one for shard in self.index.shards for one in read_header(self.out / shard.file).ids()]
 
     def verify(self) -> None:
         """Compares every shard with its checksum. Raises ShardError naming the first that differs."""
@@ -76,10 +79,10 @@ class ShardStore:
         the tensors of its last decoder layer (absent when that isn't of Llama's type)."""
         path = self.out / HEAD
         try:
-            mapped = _Mapped(path)
+            mapped = Mapped(path)
         except FileNotFoundError:
             raise ShardError(f"{path} is missing") from None
-        return {name: mapped.tensor(name) for name in mapped.entries}
+        return {name: mapped.tensor(name) for name in mapped.header.entries}
 
     def verifier_config(self) -> dict[str, Any]:
         """The verifier's text configuration, as its config.json had it."""
@@ -90,67 +93,15 @@ class ShardStore:
             raise ShardError(f"{path} can't be read ({error})") from None
         return config
 
-    def _shard(self, number: int) -> _Shard:
-        if number not in self._open:
-            self._open[number] = _Shard(self.out / self.index.shards[number].file)
-        return self._open[number]
+    def _shard(self, number: int) -> Shard:
+        if number in self._open:
+            self._open.move_to_end(number)
+            return self._open[number]
+        if len(self._open) >= MAPPED_SHARDS:
+            self._open.popitem(last=False)
+        found = self._open[number] = Shard(self.out / self.index.shards[number].file)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
-        # a mapping can't be pickled, and each process opens its own
-        return {**self.__dict__, "_open": {}}
-
-
-class _Mapped:
-    """A safetensors file mapped into memory. Raises FileNotFoundError, and ShardError for a damaged header."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            # copy on write: torch wants a writable buffer, and nothing written through it may reach the file
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        try:
-            size = int.from_bytes(self._map[:8], "little")
-            header = json.loads(self._map[8 : 8 + size])
-            self.metadata: dict[str, str] = header.pop("__metadata__", {})
-            self.entries: dict[str, dict[str, Any]] = header
-            self._data = 8 + size
-            end = self._data + max(entry["data_offsets"][1] for entry in header.values())
-            if end != len(self._map):
-                raise ValueError(f"{len(self._map)} bytes instead of {end}")
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ShardError(f"{path} is damaged ({error})") from None
-
-    def tensor(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Rows [start, stop) of a tensor, as a view of the file."""
-        entry = self.entries[name]
-        dtype, (rows, *sides) = _DTYPES[entry["dtype"]], entry["shape"]
-        stop = rows if stop is None else stop
-        row = 1
-        for side in sides:
-            row *= side
-        offset = self._data + entry["data_offsets"][0] + start * row * dtype.itemsize
-        flat = torch.frombuffer(self._map, dtype=dtype, count=(stop - start) * row, offset=offset)
-        return flat.view(stop - start, *sides)
-
-
-class _Shard(_Mapped):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        try:
-            self.ids: list[str] = json.loads(self.metadata["ids"])
-            self.ends: list[int] = self.tensor("offsets").tolist()
-            self._truncated: list[int] = self.tensor("truncated").tolist()
-        except (ValueError, KeyError) as error:
-            raise ShardError(f"{path} is no shard ({error})") from None
-
-    def sequence(self, number: int) -> Sequence:
-        start, stop = self.ends[number], self.ends[number + 1]
-        return Sequence(
-            id=self.ids[number],
-            aux=self.tensor("aux", start, stop),
-            last=self.tensor("last", start, stop),
-            input_ids=self.tensor("input_ids", start, stop),
-            loss_mask=self.tensor("loss_mask", start, stop),
-            argmax=self.tensor("argmax", start, stop),
-            logsumexp=self.tensor("logsumexp", start, stop),
-            truncated=bool(self._truncated[number]),
-        )
+        # each process maps its own
+        return {**self.__dict__, "_open": OrderedDict()}

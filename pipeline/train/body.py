@@ -75,11 +75,15 @@ def _start(
     params: TrainParams, store: ShardStore, vocabulary: DraftVocabulary, tensors: dict[str, Tensor], stage: StageRun
 ) -> Drafter:
     low, middle, high = store.index.aux_layers
-    config = DrafterConfig.for_verifier(store.verifier_config(), len(vocabulary.tokens), (low, middle, high))
+    verifier = store.verifier_config()
+    config = DrafterConfig.for_verifier(verifier, len(vocabulary.tokens), (low, middle, high))
     if params.init == "random":
         return random_drafter(config, params.seed)
     if params.init != "verifier":
-        return drafter_from_folder(Path(params.init), config, tensors, vocabulary)
+        drafter, taken = drafter_from_folder(Path(params.init), config, tensors, vocabulary, verifier)
+        for sentence in taken:
+            stage.event("warning", sentence)
+        return drafter
     drafter, missing = drafter_from_verifier(config, tensors, vocabulary, params.seed)
     if missing:
         stage.event(

@@ -34,16 +34,9 @@ class Definition:
         )
 
     def command(self, port: str) -> list[str]:
-        """argv. A word with {drafter} is left out, and the option before it where it is that option's value.
-
-        deploy fills it: it starts its engine itself, with the drafter and without.
-        """
+        """argv, without what belongs to drafting: deploy starts its engine itself, with a drafter and without."""
         filled: list[str] = []
-        for word in self.plan.command:
-            if "{drafter}" in word:
-                if not word.startswith("-") and filled and filled[-1].startswith("-") and "=" not in filled[-1]:
-                    filled.pop()
-                continue
+        for word in self.plan.words(drafted=False):
             for name, text in {**self.words, "{port}": port}.items():
                 word = word.replace(name, text)
             filled.append(word)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Plan
+from pipeline.config import Plan, set_values
 from pipeline.deploy.body import deploy
 from pipeline.rundir import RunDir, iter_jsonl, status
 from pipeline.stage import run_stage
@@ -56,15 +56,61 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """  # noqa: E501
 
 
+SGLANG = """
+import argparse, http.server, json, threading
+parser = argparse.ArgumentParser()
+parser.add_argument("--port", type=int)
+parser.add_argument("--enable-metrics", action="store_true")
+parser.add_argument("--idle", action="store_true")  # loads the drafter, says nothing, and never drafts
+for name in ("algorithm", "draft-model-path", "num-steps", "eagle-topk", "num-draft-tokens"):
+    parser.add_argument(f"--speculative-{name}")
+options = parser.parse_args()
+speculative = options.speculative_algorithm is not None
+if speculative:
+    assert options.speculative_draft_model_path, "EAGLE3 without a drafter"
+    open(options.speculative_draft_model_path + "/config.json").close()
+    assert int(options.speculative_num_draft_tokens) == int(options.speculative_num_steps) + 1
+lock, answers, verified = threading.Lock(), 0, 0
+class Handler(http.server.BaseHTTPRequestHandler):
+    def reply(self, text, status=200):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+    def do_GET(self):
+        if self.path != "/metrics":
+            return self.reply(json.dumps({"data": [{"id": "m"}]}))
+        if not options.enable_metrics:
+            return self.reply('{"detail":"Not Found"}', 404)
+        lines = [f"sglang:spec_accept_length 9.5", f"sglang:num_requests_total {answers}"]
+        lines.append(f"sglang:generation_tokens_total {5 * answers}")
+        if verified or options.idle:
+            lines.append(f"sglang:spec_verify_calls_total {verified}")
+        self.reply("\\n".join(lines))
+    def do_POST(self):
+        global answers, verified
+        self.rfile.read(int(self.headers["Content-Length"]))
+        with lock:
+            answers += 1
+            verified += 2 if speculative and not options.idle else 0
+        ids = {"prompt_token_ids": [3, 4], "response_token_ids": [5, 6, 7, 8, 9]}
+        self.reply(json.dumps({"choices": [{**ids, "finish_reason": "length", "message": {}}]}))
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
+"""
+
+
 @pytest.fixture
 def trained(make_run: Make, tmp_path: Path) -> Callable[..., RunDir]:
     """trained("--wrong"): a run through train whose deploy uses the stand-in service with these options."""
 
-    def make(*options: str, drafter: bool = True) -> RunDir:
+    def make(*options: str, drafter: bool = True, server: str = SERVICE, words: tuple[str, ...] = ()) -> RunDir:
         run = make_run("run", **{"train.max_steps": 2, "train.batch_tokens": 128, "train.val_fraction": 0.2})
         script = tmp_path / "service.py"
-        script.write_text(SERVICE)
+        script.write_text(server)
         command = ["{python}", str(script), "{port}", *options, *(["--drafter", "{drafter}"] if drafter else [])]
+        command = ["{python}", str(script), *words] if words else command
         plan = run.plan().to_json()
         plan["services"] = {"standin": {"command": command, "ready_timeout_s": 60}}
         plan["stages"]["deploy"]["params"] |= {"engine": "standin", "samples": 3, "max_tokens": 16}
@@ -97,6 +143,9 @@ def test_a_service_is_started_without_and_with_the_drafter(trained: Callable[...
     assert [agreement[key] for key in ("prompts", "identical", "near_ties", "different")] == [3, 3, 0, 0]
     assert report["tokens_per_s"]["plain"] > 0 and report["tokens_per_s"]["drafted"] > 0
     assert report["samples"] == 3 and report["engine"] == "standin"
+    assert report["acceptance_from"] == "vllm:spec_decode_num_drafts_total"
+    # deploy.k is 3 too, but this command doesn't take it: the engine's own counters say what it drafts
+    assert report["k"] == 3 and any("deploy.k = 3 has no effect" in one for one in warnings_of(run))
     output = run.stage("deploy").current()
     assert output is not None
     assert sorted(path.name for path in (output.path / report["drafter"]).iterdir()) == [
@@ -114,10 +163,30 @@ def test_a_difference_that_is_no_near_tie_is_reported(trained: Callable[..., Run
     assert agreement["different"] == 3 and agreement["identical"] == 0
     assert {(one["position"], one["plain"], one["drafted"]) for one in agreement["differences"]} == {(3, 9, 8)}
     assert all(one["gap"] >= 0 for one in agreement["differences"])
+    assert agreement["not_judged"] == ""
+    assert any("not by a near tie" in one for one in warnings_of(run))
+
+
+def test_a_verifier_that_cannot_judge_does_not_fail_the_deploy(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path, dtype: object) -> None:
+        raise AttributeError("this verifier's code wants a GPU")
+
+    monkeypatch.setattr("pipeline.extract.capture.load_verifier", fail)
+    run = trained("--wrong")
+    assert go(run) == 0
+    report = report_of(run)
+    assert report["acceptance_length"] == 3.0 and report["greedy_agreement"]["different"] == 3
+    assert "wants a GPU" in report["greedy_agreement"]["not_judged"]
+    assert any("could not be judged" in one and "wants a GPU" in one for one in warnings_of(run))
+
+
+def warnings_of(run: RunDir) -> list[str]:
     attempt = run.stage("deploy").latest()
     assert attempt is not None
     events = [row for row, _ in iter_jsonl(attempt.path / "events.jsonl")]
-    assert any("not by a near tie" in event["message"] for event in events if event["kind"] == "warning")
+    return [event["message"] for event in events if event["kind"] == "warning"]
 
 
 def test_a_stop_ends_the_engine_and_resume_keeps_what_was_measured(trained: Callable[..., RunDir]) -> None:
@@ -160,6 +229,53 @@ def test_a_service_without_a_place_for_the_drafter(trained: Callable[..., RunDir
     ended = attempt.exit()
     assert ended is not None
     assert "has no place for the drafter" in ended["message"] and "{drafter}" in ended["remedy"]
+
+
+EAGLE = (
+    "{drafted}", "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{drafter}",
+    "--speculative-num-steps", "{k}", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens",
+    "{k+1}", "{/drafted}",
+)  # fmt: skip
+
+
+def test_sglang_is_started_plain_and_with_the_drafter_and_its_verifications_are_counted(
+    trained: Callable[..., RunDir],
+) -> None:
+    run = trained(server=SGLANG, words=("--port", "{port}", *EAGLE, "--enable-metrics"))
+    run.write_plan(set_values(run.plan(), {"deploy.k": 5}), "test")
+    assert go(run) == 0
+    report = report_of(run)
+    assert report["acceptance_length"] == 2.0  # four tokens after the first, by two verifications
+    assert report["rate_by_position"] == [] and report["k"] == 5
+    assert "sglang:spec_verify_calls_total" in report["acceptance_from"]
+    assert (report["counts"]["verifications"], report["counts"]["accepted"]) == (6, 6)
+    assert warnings_of(run) == []
+    output = run.stage("deploy").current()
+    assert output is not None
+    assert json.loads((output.path / "plain.json").read_text())["counters"] is None
+
+
+def test_an_engine_without_metrics_is_measured_and_its_acceptance_unknown(trained: Callable[..., RunDir]) -> None:
+    run = trained(server=SGLANG, words=("--port", "{port}", *EAGLE))
+    assert go(run) == 0
+    report = report_of(run)
+    assert report["acceptance_length"] is None and "--enable-metrics" in report["acceptance_from"]
+    assert report["greedy_agreement"]["identical"] == 3 and report["tokens_per_s"]["drafted"] > 0
+    assert any("acceptance is unknown" in one for one in warnings_of(run))
+
+
+def test_an_engine_that_never_drafts_is_a_failure_that_a_resume_measures_again(trained: Callable[..., RunDir]) -> None:
+    run = trained(server=SGLANG, words=("--port", "{port}", *EAGLE, "--enable-metrics", "--idle"))
+    assert go(run) == 1
+    attempt = run.stage("deploy").latest()
+    assert attempt is not None
+    assert "spec_verify_calls_total did not move" in (attempt.exit() or {})["message"]
+    assert (attempt.output().path / "plain.json").exists() and not (attempt.output().path / "drafted.json").exists()
+    plan = run.plan().to_json()
+    plan["services"]["standin"]["command"].remove("--idle")
+    run.write_plan(Plan.from_json(plan), "drafts now")
+    assert go(run) == 0
+    assert report_of(run)["acceptance_length"] == 2.0
 
 
 def test_prompts_of_a_file(trained: Callable[..., RunDir], tmp_path: Path) -> None:

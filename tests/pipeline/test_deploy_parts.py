@@ -6,23 +6,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from pipeline.config import ServicePlan
-from pipeline.deploy.agreement import VerifierJudge, compare, first_difference
+from pipeline.config import ConfigError, Plan, ServicePlan
+from pipeline.deploy.acceptance import acceptance_of
+from pipeline.deploy.agreement import compare, first_difference
 from pipeline.deploy.client import Answer, EngineClient, Measurement, Question
-from pipeline.deploy.counters import SpecCounters, parse_counters
+from pipeline.deploy.counters import GAUGE, VERIFY_CALLS, Metrics, SpecCounters, parse_metrics
 from pipeline.deploy.engine import Engine, EngineCommand, free_port, last_line, service_command
 from pipeline.deploy.questions import from_file, from_samples
+from pipeline.deploy.service import check_service, takes_k
 from pipeline.failure import StageError
 
 METRICS = """# HELP vllm:spec_decode_num_drafts_total Number of drafts.
@@ -41,15 +44,55 @@ vllm:num_requests_running{engine="0"} 0.0
 
 
 def test_counters_match_exact_names_and_sum_over_engines() -> None:
-    found = parse_counters(METRICS)
+    found = parse_metrics(METRICS).counters
     assert found == SpecCounters(120.0, 360.0, 150.0, (90.0, 50.0, 10.0))
     assert found.acceptance_length == 2.25
     assert found.rate_by_position == [0.75, 50 / 120, 10 / 120]
-    assert parse_counters("vllm:num_requests_running 0\n") is None
+    assert parse_metrics("vllm:num_requests_running 0\n") == Metrics(None, None)
     before = SpecCounters(20.0, 60.0, 30.0, (20.0, 10.0))
     assert found.since(before) == SpecCounters(100.0, 300.0, 120.0, (70.0, 40.0, 10.0))
     assert before.since(found) is None  # the engine was started anew
     assert SpecCounters().acceptance_length is None
+
+
+SGLANG = """# HELP sglang:spec_verify_calls_total Number of speculative decoding verification calls.
+# TYPE sglang:spec_verify_calls_total counter
+sglang:spec_verify_calls_total{engine_type="unified",model_name="m",rank="0"} 100.0
+sglang:spec_verify_calls_total{engine_type="unified",model_name="m",rank="1"} 20.0
+sglang:generation_tokens_total{engine_type="unified",is_streaming="false",model_name="m"} 310.0
+sglang:num_requests_total{engine_type="unified",is_streaming="false",model_name="m"} 10.0
+sglang:spec_accept_length{dp_rank="0",model_name="m"} 2.0
+sglang:spec_accept_length{dp_rank="1",model_name="m"} 4.0
+sglang:spec_accept_length{dp_rank="2",model_name="m"} 0.0
+sglang:spec_accept_rate{dp_rank="0",model_name="m"} 0.33
+"""
+
+
+def test_sglangs_verifications_are_counted_against_the_tokens_after_each_answers_first() -> None:
+    found = parse_metrics(SGLANG)
+    assert found.counters == SpecCounters(120.0, 0.0, 180.0, (), VERIFY_CALLS)
+    assert found.counters.acceptance_length == (310 - 10) / 120
+    assert found.gauge == 3.0  # of the ranks that drafted
+    older = "\n".join(line for line in SGLANG.splitlines() if "verify_calls" not in line)
+    assert parse_metrics(older) == Metrics(None, 3.0)
+    assert parse_metrics(f"{GAUGE} 0.0\n") == Metrics(None, 0.0)  # exposed, and nothing drafted yet
+
+
+def measured(counters: SpecCounters | None, gauge: float | None = None) -> Measurement:
+    return Measurement((), 1.0, counters, gauge)
+
+
+def test_acceptance_is_from_the_best_source_there_is() -> None:
+    vllm = acceptance_of(measured(SpecCounters(100.0, 500.0, 150.0, (90.0, 60.0))))
+    assert (vllm.length, vllm.rates, vllm.k) == (2.5, [0.9, 0.6], 5)
+    sglang = acceptance_of(measured(SpecCounters(100.0, accepted=150.0, name=VERIFY_CALLS)))
+    assert (sglang.length, sglang.rates, sglang.k) == (2.5, [], None) and VERIFY_CALLS in sglang.source
+    gauge = acceptance_of(measured(None, 2.25))
+    assert (gauge.length, gauge.verifications) == (2.25, None) and GAUGE in gauge.source
+    nothing = acceptance_of(measured(None))
+    assert nothing.length is None and "--enable-metrics" in nothing.source
+    with pytest.raises(StageError, match="drafts_total did not move"):
+        acceptance_of(measured(SpecCounters(0.0)))
 
 
 class FakeEngine(BaseHTTPRequestHandler):
@@ -60,10 +103,13 @@ class FakeEngine(BaseHTTPRequestHandler):
     drafts: ClassVar[int] = 0
     delay: ClassVar[float] = 0.0
     seen: ClassVar[list[dict[str, Any]]] = []
+    page: ClassVar[Callable[[], tuple[str, int]] | None] = None
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             self.reply({"data": [{"id": "m"}]})
+        elif self.path == "/metrics" and FakeEngine.page is not None:
+            self.reply(*FakeEngine.page())
         elif self.path == "/metrics":
             text = f'vllm:spec_decode_num_drafts_total{{engine="0"}} {FakeEngine.drafts}\n'
             self.reply(text + f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {2 * FakeEngine.drafts}\n')
@@ -100,7 +146,14 @@ class FakeEngine(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineClient]:
-    for name, value in (("dialect", "vllm"), ("failing", 0), ("drafts", 10), ("delay", 0.0), ("seen", [])):
+    for name, value in (
+        ("dialect", "vllm"),
+        ("failing", 0),
+        ("drafts", 10),
+        ("delay", 0.0),
+        ("seen", []),
+        ("page", None),
+    ):
         monkeypatch.setattr(FakeEngine, name, value)
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeEngine)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -160,6 +213,45 @@ def test_an_engine_that_fails_or_leaves_ids_out_is_said_so(
         EngineClient(f"http://127.0.0.1:{free_port()}").model()
 
 
+def test_an_engine_without_a_metrics_page_is_measured_all_the_same(
+    engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeEngine, "page", staticmethod(lambda: ("Not Found", 404)))
+    found = engine.measure(questions(4), 5, 2, lambda done: None, lambda: False)
+    assert found is not None and len(found.answers) == 4
+    assert found.counters is None and found.gauge is None
+    assert Measurement.from_json({"answers": [], "seconds": 1.0, "counters": None}).gauge is None  # an older file
+
+
+def test_a_counter_that_appears_while_it_answers_began_at_zero(
+    engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def page() -> tuple[str, int]:
+        verified = FakeEngine.drafts - 10
+        shown = {"generation_tokens": 3 * verified + len(FakeEngine.seen), "num_requests": len(FakeEngine.seen)}
+        if verified:
+            shown["spec_verify_calls"] = verified
+        return "".join(f"sglang:{name}_total {value}.0\n" for name, value in shown.items()), 200
+
+    monkeypatch.setattr(FakeEngine, "page", staticmethod(page))
+    found = engine.measure(questions(4), 5, 2, lambda done: None, lambda: False)
+    assert found is not None and found.counters == SpecCounters(12.0, 0.0, 24.0, (), VERIFY_CALLS)
+    assert found.gauge is None
+
+
+def test_a_gauge_is_read_while_it_answers_where_there_are_no_counters(
+    engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([0.0, 0.0, *range(2, 1000)])
+    monkeypatch.setattr(FakeEngine, "page", staticmethod(lambda: (f'{GAUGE}{{dp_rank="0"}} {next(values)}\n', 200)))
+    monkeypatch.setattr(FakeEngine, "delay", 0.3)
+    monkeypatch.setattr("pipeline.deploy.client.GAUGE_EVERY_S", 0.0)
+    found = engine.measure(questions(3), 5, 1, lambda done: None, lambda: False)
+    assert found is not None and found.counters is None
+    last = next(values) - 1
+    assert last >= 3 and found.gauge == (2 + last) / 2  # the mean of 2 … last: readings of 0 say nothing
+
+
 def test_a_stop_ends_the_measurement(engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "delay", 0.5)
     assert engine.measure(questions(40), 5, 1, lambda done: None, lambda: True) is None
@@ -196,15 +288,6 @@ def test_differences_are_near_ties_only_when_proven() -> None:
     assert [numbers[key] for key in ("prompts", "identical", "near_ties", "different")] == [6, 1, 1, 4]
 
 
-def test_a_difference_that_nobody_can_judge_counts_as_different(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
-    os.truncate(tmp_path / "model.safetensors", 1 << 43)  # sparse: 8 TiB of weights
-    judge = VerifierJudge(str(tmp_path))
-    assert not judge.fits()
-    found = compare([answer("a", 5, 1)], [answer("a", 5, 2)], 0.01, judge).to_json()
-    assert found["different"] == 1 and found["differences"][0]["gap"] is None
-
-
 def test_first_difference() -> None:
     assert first_difference([1, 2], [1, 2]) is None
     assert first_difference([1, 2], [1, 3]) == 1
@@ -223,13 +306,68 @@ def test_a_services_command_with_and_without_the_drafter(monkeypatch: pytest.Mon
         env={"A": "b"},
         python="/opt/python",
     )  # fmt: skip
-    plain = service_command(service, "/models/v", None)
+    plain = service_command(service, "/models/v")
     port = str(plain.port)
     assert plain.argv == ("/opt/python", "serve", "/models/v", "--port", port, "--host", "127.0.0.1")
     assert plain.env == {"KEPT": "1", "A": "b"}
     drafted = service_command(service, "/models/v", Path("/out/drafter-eagle3"))
     assert '{"model":"/out/drafter-eagle3","method":"eagle3"}' in drafted.argv
     assert "--draft=/out/drafter-eagle3" in drafted.argv
+
+
+SGLANG_COMMAND = (
+    "{python}", "-m", "sglang.launch_server", "--model-path", "{verifier}", "{drafted}",
+    "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{drafter}",
+    "--speculative-num-steps", "{k}", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "{k+1}",
+    "{/drafted}", "--port", "{port}", "--enable-metrics",
+)  # fmt: skip
+
+
+def test_a_group_of_words_is_for_the_engine_with_the_drafter_only() -> None:
+    service = ServicePlan(command=SGLANG_COMMAND, python="p")
+    check_service("sglang", service)
+    plain = service_command(service, "/v")
+    assert plain.argv == (
+        "p", "-m", "sglang.launch_server", "--model-path", "/v", "--port", str(plain.port), "--enable-metrics",
+    )  # fmt: skip
+    drafted = service_command(service, "/v", Path("/d"), 4)
+    assert drafted.argv[5:15] == (
+        "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "/d", "--speculative-num-steps", "4",
+        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "5",
+    )  # fmt: skip
+    assert takes_k(service)
+
+
+def test_k_alone_is_a_word_for_drafting_too() -> None:
+    service = ServicePlan(command=("x", "--draft={drafter}", "--steps", "{k}", "--wide={k+1}", "y"))
+    assert service.words(drafted=False) == ["x", "y"]
+    assert service_command(service, "/v", Path("/d"), 2).argv == ("x", "--draft=/d", "--steps", "2", "--wide=3", "y")
+    config = ServicePlan(command=("x", "--speculative-config", '{"model":"{drafter}","num_speculative_tokens":{k}}'))
+    assert service_command(config, "/v", Path("/d"), 2).argv[2] == '{"model":"/d","num_speculative_tokens":2}'
+    assert service_command(config, "/v").argv == ("x",)
+
+
+def test_a_command_that_would_draft_without_the_drafter_is_refused() -> None:
+    loose = tuple(word for word in SGLANG_COMMAND if word not in ("{drafted}", "{/drafted}"))
+    with pytest.raises(StageError, match="still be given --speculative-algorithm --speculative-eagle-topk") as caught:
+        check_service("sglang", ServicePlan(command=loose))
+    assert "between {drafted} and {/drafted}" in caught.value.remedy
+    with pytest.raises(StageError, match="no place for the drafter"):
+        check_service("sglang", ServicePlan(command=("x",)))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["x", "{drafted}"], "{drafted} has no {/drafted}"),
+        (["x", "{/drafted}"], "{/drafted} stands where a group is not open"),
+        (["{drafted}", "x", "{drafted}", "{/drafted}"], "{drafted} stands where a group is open already"),
+    ],
+)
+def test_a_group_that_is_not_closed_is_refused_with_the_plan(command: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        Plan.from_json({"services": {"s": {"command": command}}})
+    Plan.from_json({"services": {"s": {"command": ["x", "{drafted}", "a", "{/drafted}", "{drafted}", "{/drafted}"]}}})
 
 
 SERVER = """

@@ -14,16 +14,21 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pipeline.drafter.attention import plan_blocks, ttt_attention
-from pipeline.drafter.config import DrafterConfig, DrafterError, read_rope
+from pipeline.drafter.config import DrafterConfig, DrafterError
 from pipeline.drafter.initial import drafter_from_folder, drafter_from_verifier, load_drafter, random_drafter
 from pipeline.drafter.model import Drafter
 from pipeline.drafter.rope import rotary_tables
+from pipeline.drafter.rope_config import read_rope
 from pipeline.drafter.vocabulary import DraftVocabulary
 
 CONFIG = DrafterConfig(
     hidden_size=24, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=50,
     draft_vocab_size=30, max_position_embeddings=256,
 )  # fmt: skip
+
+
+EIGHT = {"num_hidden_layers": 8}
+"""As much of a verifier's config.json as says what is captured by default: 2, 4 and 5."""
 
 
 def naive_attention(
@@ -243,6 +248,57 @@ def test_a_drafter_follows_its_verifier() -> None:
         DrafterConfig.for_verifier({"num_hidden_layers": 8}, 100)
 
 
+BASE = {"num_hidden_layers": 46, "vocab_size": 151552, "intermediate_size": 64, "max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    ("verifier", "expected"),
+    [
+        # these have always been right: heads, key heads and head size are the verifier's
+        ({"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}, (32, 8, 128)),  # Llama-3.1-8B
+        ({"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}, (32, 4, 128)),
+        ({"hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64}, (64, 8, 64)),
+        ({"hidden_size": 3200, "num_attention_heads": 32}, (32, 32, 100)),  # open_llama_3b
+        ({"hidden_size": 7168, "num_attention_heads": 64, "kv_lora_rank": 512, "head_dim": 192}, (64, 64, 112)),
+        ({"hidden_size": 7168, "num_attention_heads": 128, "kv_lora_rank": 512}, (128, 128, 56)),  # DeepSeek-V3
+        # transformers refuses a Llama config with these verifiers' heads
+        ({"hidden_size": 4096, "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128}, (32, 8, 128)),
+        (
+            {"hidden_size": 2048, "num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512},
+            (16, 16, 128),
+        ),
+        ({"hidden_size": 5120, "num_attention_heads": 96, "num_key_value_heads": 12}, (40, 10, 128)),
+        ({"hidden_size": 960, "num_attention_heads": 14, "num_key_value_heads": 7}, (15, 5, 64)),
+        ({"hidden_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1}, (1, 1, 40)),
+        ({"hidden_size": 832, "num_attention_heads": 64, "kv_lora_rank": 8}, (13, 13, 64)),  # 13 elements a head
+    ],
+)
+def test_heads_are_the_verifiers_or_such_that_transformers_takes_the_export(
+    verifier: dict[str, Any], expected: tuple[int, int, int], tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    config = DrafterConfig.for_verifier({**BASE, **verifier}, 32000)
+    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == expected
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
+    read = AutoConfig.from_pretrained(tmp_path)
+    assert (read.num_attention_heads, read.num_key_value_heads, read.head_dim) == expected
+
+
+def test_a_width_that_no_head_size_divides_is_refused() -> None:
+    with pytest.raises(DrafterError, match="100 wide with 3 heads"):
+        DrafterConfig.for_verifier({**BASE, "hidden_size": 100, "num_attention_heads": 3}, 32000)
+
+
+def test_parts_of_a_verifier_with_other_heads_start_at_random() -> None:
+    verifier = {**BASE, "hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+    config = DrafterConfig.for_verifier({**verifier, "vocab_size": 50}, 30)
+    theirs = replace(config, num_attention_heads=6, num_key_value_heads=2, head_dim=16)
+    drafter, missing = drafter_from_verifier(config, frozen_for(theirs), DraftVocabulary(torch.arange(30), 50), 0)
+    assert missing == [f"layer.self_attn.{name}_proj.weight" for name in ("o", "q", "k", "v")]
+    assert drafter.midlayer.self_attn.q_proj.weight.shape == (64, 128)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -294,12 +350,85 @@ def test_another_drafter_is_continued_token_by_token(tmp_path: Path) -> None:
     old, new = DraftVocabulary(torch.arange(0, 30), 50), DraftVocabulary(torch.arange(20, 50), 50)
     source, frozen = random_drafter(CONFIG, 3), frozen_for(CONFIG)
     write_drafter(tmp_path, source, old, layer="layers.0")
-    drafter = drafter_from_folder(tmp_path, CONFIG, frozen, new)
+    drafter, taken = drafter_from_folder(tmp_path, CONFIG, frozen, new, EIGHT)
+    assert taken == []
     assert torch.equal(drafter.lm_head.weight[:10], source.lm_head.weight[20:30])
     assert torch.equal(drafter.lm_head.weight[10:], frozen["lm_head"][30:])
     assert torch.equal(drafter.midlayer.mlp.up_proj.weight, source.midlayer.mlp.up_proj.weight)
     with pytest.raises(DrafterError, match="has num_key_value_heads 2, not 4"):
-        drafter_from_folder(tmp_path, replace(CONFIG, num_key_value_heads=4), frozen, new)
+        drafter_from_folder(tmp_path, replace(CONFIG, num_key_value_heads=4), frozen, new, EIGHT)
+
+
+def rewrite(folder: Path, **change: Any) -> None:
+    """Changes keys of the config.json there; None takes one away."""
+    config = {**json.loads((folder / "config.json").read_text()), **change}
+    kept = {name: value for name, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+TOP, NESTED = "eagle_aux_hidden_state_layer_ids", {"eagle_aux_hidden_state_layer_ids": [0, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("written", "latent", "captured"),
+    [
+        ({}, False, (2, 4, 5)),  # the default of both engines, of a verifier with 8 layers
+        ({TOP: [2, 4, 5]}, False, (2, 4, 5)),
+        ({TOP: [1, 4, 5]}, False, (1, 4, 5)),  # vLLM's form
+        ({"eagle_config": NESTED}, False, (1, 4, 5)),  # SGLang's: a layer's output
+        ({"eagle_config": {TOP: [1, 3, 4]}}, False, (2, 4, 5)),
+        ({TOP: [1, 4, 5], "eagle_config": NESTED}, False, (1, 4, 5)),
+        ({"eagle_config": {TOP: [1, 3, 4]}}, True, (2, 4, 5)),  # DeepSeek's class: 1 more, since the first is 1
+        ({"eagle_config": {TOP: [3, 4, 5]}}, True, (3, 4, 5)),  # and as they are otherwise
+        ({"eagle_config": {TOP: [2, 4, 5]}}, True, (2, 4, 5)),
+    ],
+)
+def test_only_a_drafter_of_the_same_captured_layers_is_continued(
+    written: dict[str, Any], latent: bool, captured: tuple[int, int, int], tmp_path: Path
+) -> None:
+    vocabulary, frozen = DraftVocabulary(torch.arange(0, 30), 50), frozen_for(CONFIG)
+    write_drafter(tmp_path, random_drafter(CONFIG, 3), vocabulary)
+    rewrite(tmp_path, **written)
+    verifier = {**EIGHT, "kv_lora_rank": 8} if latent else EIGHT
+    wanted = replace(CONFIG, aux_layers=None if captured == (2, 4, 5) else captured)
+    drafter, _ = drafter_from_folder(tmp_path, wanted, frozen, vocabulary, verifier)
+    assert drafter.config == wanted
+    with pytest.raises(DrafterError, match="states that enter layers {}, {} and {} ".format(*captured)):
+        drafter_from_folder(tmp_path, replace(CONFIG, aux_layers=(3, 4, 6)), frozen, vocabulary, verifier)
+
+
+def test_layers_that_the_engines_read_differently_are_refused(tmp_path: Path) -> None:
+    vocabulary = DraftVocabulary(torch.arange(0, 30), 50)
+    write_drafter(tmp_path, random_drafter(CONFIG, 3), vocabulary)
+    rewrite(tmp_path, **{TOP: [1, 4, 5], "eagle_config": {TOP: [1, 4, 5]}})
+    with pytest.raises(DrafterError, match=r"vLLM capture layers \[1, 4, 5\], SGLang \[2, 5, 6\]"):
+        drafter_from_folder(tmp_path, CONFIG, frozen_for(CONFIG), vocabulary, EIGHT)
+    rewrite(tmp_path, **{TOP: ["low"], "eagle_config": None})
+    with pytest.raises(DrafterError, match="low"):
+        load_drafter(tmp_path)
+
+
+def test_rotary_positions_and_eps_are_the_continued_drafters(tmp_path: Path) -> None:
+    vocabulary, frozen = DraftVocabulary(torch.arange(0, 30), 50), frozen_for(CONFIG)
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    theirs = replace(CONFIG, rope_theta=5e5, rope_scaling=scaling, rms_norm_eps=1e-6)
+    write_drafter(tmp_path, random_drafter(theirs, 3), vocabulary)
+    drafter, taken = drafter_from_folder(tmp_path, CONFIG, frozen, vocabulary, EIGHT)
+    assert drafter.config == theirs and drafter.midlayer.hidden_norm.eps == 1e-6
+    assert [sentence.split()[0] for sentence in taken] == ["rope_theta", "rope_scaling", "rms_norm_eps"]
+    assert "500000.0 as in the drafter" in taken[0] and "not 10000.0 as in the verifier" in taken[0]
+    assert torch.equal(drafter.rotary(torch.arange(9))[0], random_drafter(theirs, 3).rotary(torch.arange(9))[0])
+    # a type that isn't computed here would be continued with other positions than it was trained with
+    rewrite(tmp_path, rope_scaling={"type": "dynamic", "factor": 2.0}, rope_parameters=None)
+    with pytest.raises(DrafterError, match="dynamic"):
+        drafter_from_folder(tmp_path, CONFIG, frozen, vocabulary, EIGHT)
+
+
+def test_a_drafter_with_biases_is_not_continued(tmp_path: Path) -> None:
+    vocabulary = DraftVocabulary(torch.arange(0, 30), 50)
+    write_drafter(tmp_path, random_drafter(replace(CONFIG, attention_bias=True), 3), vocabulary)
+    with pytest.raises(DrafterError, match="attention_bias True, not False"):
+        drafter_from_folder(tmp_path, CONFIG, frozen_for(CONFIG), vocabulary, EIGHT)
 
 
 def test_a_file_that_is_no_drafter_is_named(tmp_path: Path) -> None:

@@ -141,6 +141,9 @@ def test_a_fresh_export_gives_nothing_to_object_to(exported: Path, capsys: pytes
             ("SGLang and vLLM", "wrong", "eagle_aux_hidden_state_layer_ids"),
         ),
         ({"speculators_model_type": "eagle3"}, ("SGLang", "refused", "speculators_config")),
+        ({"num_attention_heads": 5}, ("SGLang and vLLM", "refused", "num_attention_heads")),
+        ({"num_key_value_heads": 3}, ("SGLang and vLLM", "refused", "num_key_value_heads")),
+        ({"head_dim": 12}, ("SGLang and vLLM", "note", "head_dim")),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2}}, ("SGLang and vLLM", "note", "rope_parameters")),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from safetensors import safe_open
 from pipeline.shards import Sequence, ShardError, ShardIndex, ShardStore, ShardWriter, read_index, token_bytes
 
 HIDDEN = 12
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def made(name: str, tokens: int, *, hidden: int = HIDDEN, truncated: bool = False) -> Sequence:
@@ -156,3 +159,42 @@ def test_no_index_means_extract_first(tmp_path: Path) -> None:
     assert read_index(tmp_path) is None
     with pytest.raises(ShardError, match="Run extract first"):
         ShardStore(tmp_path)
+
+
+MANY = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+from pipeline.shards import ShardStore
+store = ShardStore(Path(sys.argv[1]))
+held = [store.sequence(number) for number in range(len(store))]  # as a batch of many short sequences does
+assert store.ids() == [one.id for one in held]
+assert store.lengths() == [len(one.input_ids) for one in held]
+assert all(int(one.loss_mask.sum()) == len(one.input_ids) - 2 for one in held)
+from pipeline.train.data import Corpus
+corpus = Corpus(store, 3, 64)
+print(corpus.batch(corpus.useful(range(len(store)))).tokens)
+"""
+
+
+def test_hundreds_of_shards_need_no_descriptors(tmp_path: Path) -> None:
+    """A 2 TB output has more shards than a process may have open files: here 300 shards and 128 files."""
+    index = write(tmp_path, [[made(f"s{number}", 4 + number % 5)] for number in range(300)])
+    ran = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) == index.tokens
+
+
+def test_only_the_shards_used_last_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.shards.store.MAPPED_SHARDS", 2)
+    write(tmp_path, [[made("a", 5)], [made("b", 6)], [made("c", 7)]])
+    store = ShardStore(tmp_path)
+    first = store.sequence(0)
+    assert store.sequence(1).aux.data_ptr() == store.sequence(1).aux.data_ptr()
+    store.sequence(0)
+    store.sequence(2)  # in the place of shard 1, which was used before shard 0
+    assert store.sequence(0).aux.data_ptr() == first.aux.data_ptr()
+    store.sequence(1)
+    store.sequence(2)
+    assert same(first, made("a", 5))  # a view outlives its shard's place
+    assert same(store.sequence(0), first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 
 from pipeline.drafter.config import DrafterError
 from pipeline.drafter.initial import read_drafter
-from pipeline.rundir import RunDir, joined_metrics, latest_checkpoint, status
+from pipeline.rundir import RunDir, iter_jsonl, joined_metrics, latest_checkpoint, status
 from pipeline.shards import ShardStore
 from pipeline.stage import run_stage
 from pipeline.train.body import train
@@ -220,6 +221,33 @@ def test_it_continues_from_another_drafter(whole: RunDir, make_run: Make) -> Non
     assert go(run) == 0
     first = next(row for row in curves(run) if "val/loss" in row)
     assert first["val/loss"] == pytest.approx(json.loads((output(whole) / "report.json").read_text())["val_loss"])
+
+
+def test_a_drafter_of_other_layers_is_refused_and_other_positions_are_kept(
+    whole: RunDir, make_run: Make, tmp_path: Path
+) -> None:
+    best = latest_checkpoint(output(whole) / "best")
+    assert best is not None
+    given = shutil.copytree(best, tmp_path / "given")
+    config = json.loads((given / "drafter.json").read_text())
+    settings = {**SETTINGS, "train.init": str(given), "train.max_steps": 2, "train.val_fraction": 0.0}
+    # as SGLang reads it: the outputs of layers 0, 3 and 4, which enter 1, 4 and 5
+    (given / "drafter.json").write_text(
+        json.dumps({**config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 3, 4]}})
+    )
+    run = make_run("layers", **settings)
+    assert go(run) == 1
+    assert "enter layers 1, 4 and 5 of its verifier" in last_exit(run)["message"]
+    (given / "drafter.json").write_text(json.dumps({**config, "rope_parameters": None, "rope_theta": 5e5}))
+    run = make_run("theta", **settings)
+    assert go(run) == 0
+    trained = latest_checkpoint(output(run) / "best")
+    assert trained is not None
+    assert json.loads((trained / "drafter.json").read_text())["rope_theta"] == 5e5
+    attempt = run.stage("train").latest()
+    assert attempt is not None
+    messages = [row["message"] for row, _ in iter_jsonl(attempt.path / "events.jsonl") if row["kind"] == "warning"]
+    assert any("rope_theta is 500000.0 as in the drafter" in message for message in messages)
 
 
 def test_several_processes_are_refused(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -301,3 +302,17 @@ def test_a_full_volume_is_named_and_the_outcome_is_still_written(
         assert (found.state, found.resumable) == ("FAILED", True)
 
     on_small_volume(volume, "1m", fill)
+
+
+def test_a_stage_may_open_as_many_files_as_its_hard_limit_allows(run: RunDir, start: Start) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 512 if hard == resource.RLIM_INFINITY else min(512, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted // 2, hard))
+    try:
+        begun = start("    import resource; stage.log(str(resource.getrlimit(resource.RLIMIT_NOFILE)))\n" + WORKS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    code, out, err = begun.end()
+    assert (code, err) == (0, "")
+    raised = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
+    assert str((raised, hard)) in out

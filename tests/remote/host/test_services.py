@@ -208,3 +208,6 @@ def test_placeholders_leave_other_braces_alone(host):
 def test_a_service_outside_deploy_runs_without_a_drafter(host):
     run = make(host, command=["x", "--drafter", "{drafter}", "--k=3", "--spec={drafter}", "y"])
     assert define(run, run.plan(), "engine").command("1") == ["x", "--k=3", "y"]
+    words = ["x", "{drafted}", "--algorithm", "EAGLE3", "{/drafted}", "--steps", "{k}", "y"]
+    run = make(host, "grouped", command=words)
+    assert define(run, run.plan(), "engine").command("1") == ["x", "y"]
