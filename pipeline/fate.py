@@ -17,9 +17,10 @@ ALIVE = (StageState.RUNNING, StageState.STOPPING)
 
 @dataclass(frozen=True)
 class Intent:
-    """What a start is going to do: how far it goes ("": as far as the plan), which stage it restarts, and what it does
-    with finished stages that are stale (rerun, keep, refuse)."""
+    """What a start is going to do: where it begins and how far it goes ("": as far as the plan), which stage it
+    restarts, and what it does with finished stages that are stale (rerun, keep, refuse)."""
 
+    first: str = STAGES[0]
     through: str = ""
     restart: str = ""
     stale: str = "rerun"
@@ -39,9 +40,10 @@ class Fate:
 def fates(run: RunDir, plan: Plan, intent: Intent = AS_PLANNED) -> dict[str, Fate]:
     """The fate of every stage's output. Raises RunError when there is no readable plan.
 
-    Stages beyond both the plan's `through` and the intent's write nothing, and borrowed ones neither.
+    Stages before the intent's first write nothing, nor do borrowed ones and those beyond both the plan's `through` and
+    the intent's.
     """
-    states = run_status(run, plan)
+    states, first = run_status(run, plan), STAGES.index(intent.first)
     last = max(STAGES.index(plan.through), STAGES.index(intent.through or STAGES[0]))
     at_work = max((number for number, name in enumerate(STAGES) if states[name].state in ALIVE), default=-1)
     found: dict[str, Fate] = {}
@@ -50,6 +52,8 @@ def fates(run: RunDir, plan: Plan, intent: Intent = AS_PLANNED) -> dict[str, Fat
             found[name] = Fate(KEPT)
         elif name == intent.restart:
             found[name] = Fate(ANEW)
+        elif number < first and states[name].state not in ALIVE:
+            found[name] = Fate(KEPT)
         else:
             moved = any(found.get(needed, Fate(KEPT)).kind != KEPT for needed in inputs_needed(plan, name))
             found[name] = _fate(run, plan, name, states[name], intent, moved, number < at_work)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ from typing import cast
 from pipeline.budget import TEXT_BYTES, WRITERS, Budget, BudgetRequest, default_reserve, plan_bytes
 from pipeline.config import ExtractParams, GenerateParams, TrainParams, VocabParams
 from pipeline.counts import counted
-from pipeline.fate import AS_PLANNED, CONTINUED, KEPT, Intent, fates
+from pipeline.fate import ANEW, AS_PLANNED, CONTINUED, KEPT, Fate, Intent, fates
 from pipeline.geometry import GeometryError, read_geometry
 from pipeline.hostpath import host_path
 from pipeline.rundir import Output, RunDir
@@ -40,9 +41,10 @@ def request_of_run(run: RunDir, intent: Intent = AS_PLANNED) -> BudgetRequest:
     extract = cast(ExtractParams, plan.stages["extract"].params)
     vocab = cast(VocabParams, plan.stages["vocab"].params)
     train = cast(TrainParams, plan.stages["train"].params)
-    ahead = {name: fate for name, fate in fates(run, plan, intent).items() if name in WRITERS and fate.kind != KEPT}
+    fate_of = fates(run, plan, intent)
+    ahead = {name: fate for name, fate in fate_of.items() if name in WRITERS and fate.kind != KEPT}
     seen = space(volume_of(run, plan))
-    samples, mean, basis = _samples(run, extract.length, frozenset(ahead))
+    samples, mean, basis = _samples(run, extract.length, fate_of)
     written = {
         name: tree_bytes(run.stage(name).output(fate.output).path)
         for name, fate in ahead.items()
@@ -64,7 +66,7 @@ def request_of_run(run: RunDir, intent: Intent = AS_PLANNED) -> BudgetRequest:
     )
 
 
-def _samples(run: RunDir, length: int, ahead: frozenset[str]) -> tuple[int, float, str]:
+def _samples(run: RunDir, length: int, fate_of: Mapping[str, Fate]) -> tuple[int, float, str]:
     """(samples, mean tokens, basis) of the output of generate that counts, a lender's under the lender's plan.
 
     Tokens a sample come from its counts once it has 20 samples; until then from generate.expected_tokens, and without
@@ -82,10 +84,12 @@ def _samples(run: RunDir, length: int, ahead: frozenset[str]) -> tuple[int, floa
         mean, basis = float(params.expected_tokens), "expected"
     else:
         mean, basis = float(length), "worst case"
-    final = done and output is not None and report and ("generate" not in ahead or _met(output, params))
-    if final or ahead.isdisjoint({"generate", "extract"}):
+    generate = fate_of["generate"].kind
+    final = done and output is not None and report and (generate == KEPT or _met(output, params))
+    if final or (generate == KEPT and fate_of["extract"].kind == KEPT):
         return done, mean, basis
-    return max(done, samples_ahead(params, mean, holder.run.path)), mean, basis
+    there = 0 if generate == ANEW else done
+    return max(there, samples_ahead(params, mean, holder.run.path)), mean, basis
 
 
 def samples_ahead(params: GenerateParams, mean_tokens: float, run: Path) -> int:

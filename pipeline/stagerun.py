@@ -18,7 +18,7 @@ from pipeline.failure import StageError, mount_of
 from pipeline.rate import Rate, eta_s
 from pipeline.rundir import Attempt, JsonLines, Output, RunDir, RunError, recorded_inputs
 from pipeline.rundir.lineage import shaped_by, shaping_params
-from pipeline.volume import Volume, space, volume_of
+from pipeline.volume import Volume, measure_again, space, volume_of
 
 _PROGRESS_EVERY_S, _POLL_EVERY_S, _LIVE_EVERY_S = 0.5, 0.1, 1.0
 
@@ -185,6 +185,9 @@ class StageRun:
     def check_space(self, next_bytes: int) -> None:
         """Raise StageError when a write of that size would touch the reserve. Save first: the stage stays resumable."""
         free = self.free_bytes()
+        if free < next_bytes and self.plan.volume.capacity_bytes:
+            measure_again(volume_of(self.run, self.plan))
+            free = self.free_bytes()
         if free < next_bytes:
             raise StageError(
                 f"The volume {mount_of(self.output)} has room for {size_text(free)} before its reserve of "

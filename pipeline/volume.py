@@ -22,7 +22,7 @@ FRESH_S = 30.0
 """A folder is measured again after this time, or after REST times what it took: at most 5 % of a core."""
 REST = 20.0
 WAIT_S = 15.0
-"""The first measurement is waited for this long; until it is there the filesystem's use stands for the folder's."""
+"""A measurement is waited for this long; what is there by then has to do."""
 BLOCK = 512
 """Unit of st_blocks, in bytes."""
 
@@ -41,12 +41,12 @@ class Space:
     """Bytes. `capacity` is the quota, or the filesystem's size where that is smaller; `used` is counted against it.
 
     `free` is what an unprivileged writer can still write (f_bavail), within what the quota leaves. `total` is the
-    filesystem's size.
+    filesystem's size. `used` is None, and takes nothing off a quota, until a large folder has been measured once.
     """
 
     total: int
     capacity: int
-    used: int
+    used: int | None
     free: int
     inodes_free: int | None
     read_only: bool
@@ -64,13 +64,19 @@ def space(volume: Volume) -> Space:
     while not place.exists() and place != place.parent:
         place = place.parent
     seen = os.statvfs(place)
-    total, used = seen.f_blocks * seen.f_frsize, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
-    free, capacity = seen.f_bavail * seen.f_frsize, total
+    total, filled = seen.f_blocks * seen.f_frsize, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+    capacity, free = total, seen.f_bavail * seen.f_frsize
+    used: int | None = filled
     if 0 < volume.capacity < total:
-        capacity, used = volume.capacity, _meter(volume.path).read(used)
-        free = max(0, min(free, capacity - used))
+        capacity, used = volume.capacity, _meter(volume.path).read(filled)
+        free = max(0, min(free, capacity - (used or 0)))
     inodes = seen.f_favail if seen.f_files else None
     return Space(total, capacity, used, free, inodes, bool(seen.f_flag & os.ST_RDONLY))
+
+
+def measure_again(volume: Volume) -> None:
+    """Has the next `space` walk the folder of a quota: before somebody is refused for the growth of others."""
+    _meter(volume.path).again()
 
 
 def tree_bytes(folder: Path) -> int:
@@ -116,18 +122,26 @@ class FolderMeter:
         self._there = threading.Event()
         self._walk: threading.Thread | None = None
         self._due, self._patience_s = 0.0, WAIT_S
-        self._bytes = self._base = 0
+        self._bytes: int | None = None
+        self._base = 0
 
-    def read(self, filesystem_used: int) -> int:
-        """Bytes in the folder; never more than the filesystem's used bytes, which are given."""
+    def again(self) -> None:
+        """The next reading waits for another walk."""
+        with self._lock:
+            self._due, self._patience_s = 0.0, WAIT_S
+            self._there.clear()
+
+    def read(self, filesystem_used: int) -> int | None:
+        """Bytes in the folder, never more than the filesystem's used bytes, which are given; None: not known yet."""
         with self._lock:
             if time.monotonic() >= self._due and (self._walk is None or not self._walk.is_alive()):
                 self._walk = threading.Thread(target=self._measure, args=(filesystem_used,), daemon=True)
                 self._walk.start()
         if not self._there.wait(self._patience_s):
             self._patience_s = 0.0
-            return filesystem_used
         with self._lock:
+            if self._bytes is None:
+                return None
             return min(filesystem_used, self._bytes + max(0, filesystem_used - self._base))
 
     def _measure(self, filesystem_used: int) -> None:

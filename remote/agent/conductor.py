@@ -138,7 +138,7 @@ class Conductor:
         """The arithmetic, when this errand writes hidden states and they can't fit the volume."""
         errand = self.errand
         restart = errand.restart if errand.restart not in self.begun else ""
-        intent = Intent(errand.through, restart, errand.stale)
+        intent = Intent(errand.first, errand.through, restart, errand.stale)
         if "extract" not in errand.stages():
             return None
         if fates(self.run_dir, self.run_dir.plan(), intent)["extract"].kind == KEPT:

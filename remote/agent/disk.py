@@ -110,4 +110,5 @@ class DiskReader:
             self._error = f"{self.volume.path}: {error.strerror}"
             return
         self._answer, self._answered, self._error = seen, time.monotonic(), ""
-        self.rate.add(time.monotonic(), seen.used)
+        if seen.used is not None:
+            self.rate.add(time.monotonic(), seen.used)

@@ -61,6 +61,15 @@ def test_a_stage_at_work_goes_on_with_what_there_is(run: RunDir, stages: Any) ->
         assert kinds(run) == [KEPT, KEPT, KEPT, CONTINUED, ANEW]
 
 
+def test_what_lies_before_the_first_stage_is_not_touched(run: RunDir, stages: Any) -> None:
+    for name in ("generate", "extract"):
+        stages.done(run, name, samples=3)
+    run.change_plan({"generate.max_samples": 20_000}, "more")
+    assert kinds(run, Intent(first="vocab"))[:3] == [KEPT, KEPT, ANEW]
+    with stages.running(run, "generate"):
+        assert kinds(run, Intent(first="extract"))[:2] == [CONTINUED, ANEW]
+
+
 def test_borrowed_stages_and_those_beyond_the_plan_write_nothing(tmp_path: Path, run: RunDir) -> None:
     plan = set_values(Plan(), {"extract.from_run": "one/extract", "through": "vocab"})
     other = RunDir.create(tmp_path / "root", "two", plan)

@@ -203,3 +203,12 @@ def test_stale_samples_that_are_kept_are_as_many_as_there_are(tmp_path: Path, st
     run.change_plan({"generate.max_samples": 5000}, "more")
     assert request_of_run(run).samples == 5000
     assert request_of_run(run, Intent(stale="keep")).samples == 1000
+
+
+def test_a_restart_with_a_lower_target_needs_no_more_than_that(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 1000})
+    stages.done(run, "generate", samples=1000, tokens=2_103_000)
+    run.change_plan({"generate.max_samples": 400}, "fewer")
+    assert request_of_run(run).samples == 1000  # there they are
+    request = request_of_run(run, Intent(restart="generate"))
+    assert (request.samples, request.mean_tokens, request.basis) == (400, 2103, "measured")

@@ -65,7 +65,7 @@ def test_between_two_walks_the_growth_of_the_filesystem_is_added(tmp_path: Path)
     (tmp_path / "a").write_bytes(os.urandom(MIB))
     meter = FolderMeter(tmp_path)
     first = meter.read(100 * MIB)
-    assert MIB <= first < 2 * MIB
+    assert first is not None and MIB <= first < 2 * MIB
     assert meter.read(103 * MIB) == first + 3 * MIB
     assert meter.read(90 * MIB) == first  # what others delete makes no room here
     assert meter.read(1000) == 1000
@@ -83,7 +83,7 @@ def test_a_walk_is_repeated_and_its_cost_bounds_how_often(tmp_path: Path, monkey
     monkeypatch.setattr(module, "FRESH_S", 0.0)
     monkeypatch.setattr(module, "REST", 10.0)
     meter, end = FolderMeter(tmp_path), time.monotonic() + 30
-    while meter.read(100) < 3 and time.monotonic() < end:
+    while (meter.read(100) or 0) < 3 and time.monotonic() < end:
         time.sleep(0.001)
     assert len(walks) >= 3
     assert all(after - before >= 0.2 for before, after in itertools.pairwise(walks))
@@ -99,13 +99,37 @@ def test_a_walk_that_takes_long_holds_nobody_up_twice(tmp_path: Path, monkeypatc
     monkeypatch.setattr(module, "tree_bytes", walk)
     monkeypatch.setattr(module, "WAIT_S", 0.05)
     meter = FolderMeter(tmp_path)
-    assert meter.read(100) == 100  # the folder can't hold more than the filesystem
-    assert meter.read(100) == 100
+    assert meter.read(100) is None
+    assert meter.read(100) is None
     gate.set()
     end = time.monotonic() + 30
-    while meter.read(100) == 100 and time.monotonic() < end:
+    while meter.read(100) is None and time.monotonic() < end:
         time.sleep(0.001)
     assert meter.read(100) == 7
+
+
+def test_a_large_folder_is_unknown_until_it_was_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(module, "tree_bytes", lambda folder: int(gate.wait()) * 600)
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    volume = Volume(tmp_path, capacity=1000)
+    seen = space(volume)
+    assert (seen.used, seen.free) == (None, 1000)
+    gate.set()
+    module.measure_again(volume)
+    end = time.monotonic() + 30
+    while space(volume).used is None and time.monotonic() < end:
+        time.sleep(0.001)
+    assert (space(volume).used or 0) >= 600
+
+
+def test_nobody_is_refused_for_what_others_wrote(tmp_path: Path) -> None:
+    (tmp_path / "ours").write_bytes(os.urandom(MIB))
+    meter = FolderMeter(tmp_path)
+    first = meter.read(100 * MIB)
+    assert first is not None and meter.read(500 * MIB) == first + 400 * MIB
+    meter.again()
+    assert meter.read(500 * MIB) == first
 
 
 def test_the_volume_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
