@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.failure import StageError
+from pipeline.hostpath import host_path
 from pipeline.rundir import RunDir, RunError, read_json
 
 
@@ -86,7 +87,7 @@ def benchmark(run: RunDir, ks: Sequence[int], batches: Sequence[int], threads: i
 
     if threads:
         torch.set_num_threads(threads)
-    model = load_verifier(Path(run.plan().verifier.path).expanduser(), torch.float32).eval()
+    model = load_verifier(host_path(run.plan().verifier.path, run.path), torch.float32).eval()
     prompts = [list(one["prompt_ids"]) for one in kept["answers"]]
     limit = int(output.params()["max_tokens"])
     rows = []

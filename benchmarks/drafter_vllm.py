@@ -23,6 +23,7 @@ from pipeline.deploy.body import questions_of
 from pipeline.deploy.client import EngineClient, Measurement
 from pipeline.deploy.engine import HOST, Engine, EngineCommand, free_port
 from pipeline.failure import StageError
+from pipeline.hostpath import host_path
 from pipeline.rundir import RunDir, RunError, read_json, recorded_inputs
 
 
@@ -53,10 +54,12 @@ def benchmark(run: RunDir, python: Path, model: str, dtype: str, concurrency: in
         raise RunError(f"{output.path}/drafted.json can't be read", "Run deploy again with --restart")
     ours = Measurement.from_json(kept)
     params = DeployParams(**{key: value for key, value in output.params().items() if key in vars(DeployParams())})
-    questions = questions_of(params, recorded_inputs(run, output))
+    questions = questions_of(params, recorded_inputs(run, output), run.path)
     length = max(len(answer.prompt_ids) for answer in ours.answers) + params.max_tokens + 16
     drafter = output.path / report["drafter"]
-    command = vllm_command(python, model or run.plan().verifier.path, drafter, params.k, dtype, length)
+    command = vllm_command(
+        python, model or str(host_path(run.plan().verifier.path, run.path)), drafter, params.k, dtype, length
+    )
     log = Path(tempfile.gettempdir()) / f"eagledeck-vllm-{os.getpid()}.log"
     with Engine(command, log) as engine:
         engine.wait_ready(lambda: False)

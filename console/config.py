@@ -46,7 +46,7 @@ class HostConfig:
     ssh: str = spec("", "str", "[user@]host[:port], or a name from ~/.ssh/config")
     root: str = spec("", "str", "Eagledeck's folder on the host; empty: VOLUME/eagledeck")
     volume: str = spec("", "str", "where the data volume is mounted")
-    capacity: int = spec(0, "size", "usable size of the volume; 0: what the filesystem says")
+    capacity: int = spec(0, "size", "quota of the volume's folder; 0: what the filesystem says")
     reserve: int = spec(1 << 30, "size", "bytes of the volume that are never filled")
     python: str = spec("", "str", "the host's Python that runs the agent; empty: looked for")
     user: str = spec("", "str", "login name; wins over ssh and ~/.ssh/config")

@@ -154,8 +154,8 @@ class VerifierPlan:
 
 @dataclass(frozen=True)
 class VolumePlan:
-    path: str = spec("", "str", "where the run's data lies; empty: where the run is")
-    capacity_bytes: int = spec(0, "size", "usable size; 0: what the filesystem says")
+    path: str = spec("", "str", "where the run's data lies; empty: the root of the runs")
+    capacity_bytes: int = spec(0, "size", "quota of that folder; 0: what the filesystem says")
     reserve_bytes: int = spec(1 << 30, "size", "bytes that are never filled")
 
 

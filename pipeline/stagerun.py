@@ -17,7 +17,8 @@ from pipeline.config import LIVE, Plan, StageParams, size_text
 from pipeline.failure import StageError, mount_of
 from pipeline.rate import Rate, eta_s
 from pipeline.rundir import Attempt, JsonLines, Output, RunDir, RunError, recorded_inputs
-from pipeline.rundir.lineage import shaped_by
+from pipeline.rundir.lineage import shaped_by, shaping_params
+from pipeline.volume import Volume, measure_again, space, volume_of
 
 _PROGRESS_EVERY_S, _POLL_EVERY_S, _LIVE_EVERY_S = 0.5, 0.1, 1.0
 
@@ -176,16 +177,17 @@ class StageRun:
 
     def free_bytes(self) -> int:
         """Bytes that may still be written: free on the volume (and within the plan's capacity), less the reserve."""
-        info = os.statvfs(self.output)
-        free = info.f_bavail * info.f_frsize
+        free = space(Volume(self.output)).free
         if self.plan.volume.capacity_bytes:
-            used = (info.f_blocks - info.f_bfree) * info.f_frsize
-            free = min(free, self.plan.volume.capacity_bytes - used)
+            free = min(free, space(volume_of(self.run, self.plan)).free)
         return max(0, free - self.plan.volume.reserve_bytes)
 
     def check_space(self, next_bytes: int) -> None:
         """Raise StageError when a write of that size would touch the reserve. Save first: the stage stays resumable."""
         free = self.free_bytes()
+        if free < next_bytes and self.plan.volume.capacity_bytes:
+            measure_again(volume_of(self.run, self.plan))
+            free = self.free_bytes()
         if free < next_bytes:
             raise StageError(
                 f"The volume {mount_of(self.output)} has room for {size_text(free)} before its reserve of "
@@ -205,7 +207,7 @@ class StageRun:
                 "stage": self.stage,
                 "fingerprint": fingerprint,
                 "counts": dict(counts),
-                "params": shaped_by(self.plan, self.stage)["params"],
+                "params": shaping_params(self.plan, self.stage),
                 "plan_revision": self.plan.revision,
                 "attempt": self.attempt.number,
                 "ended": time.time(),
@@ -223,7 +225,7 @@ class StageRun:
 
     def _record_source(self) -> None:
         """Keep source.json saying what the output is made with: the plan it is continued under, live changes."""
-        output, shaped = self.attempt.output(), shaped_by(self.plan, self.stage)
+        output, shaped = self.attempt.output(), shaped_by(self.plan, self.stage, self.run.path)
         source = output.source()
         if self.main and any(source.get(name) != value for name, value in shaped.items()):
             output.write_source({**source, **shaped})

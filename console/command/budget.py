@@ -37,7 +37,7 @@ def _request(args: argparse.Namespace) -> BudgetRequest:
         samples=args.samples,
         mean_tokens=args.mean_tokens,
         capacity_bytes=capacity,
-        available_bytes=max(0, capacity - _size(args.used, "--used")),
+        free_bytes=max(0, capacity - _size(args.used, "--used")),
         reserve_bytes=default_reserve(capacity) if args.reserve is None else _size(args.reserve, "--reserve"),
         length=args.length or 0,
         draft_vocab=args.draft_vocab,

@@ -79,7 +79,10 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
         facts.append(f"Kept as they are: {', '.join(done)}.")
     if snapshot.budget is not None and snapshot.budget.fits is False:
         text = snapshot.budget.text or f"it needs {si_bytes(snapshot.budget.need_bytes)}"
-        facts.append(f"The host will refuse it, because it does not fit the volume: {text}")
+        # the host refuses what can't hold its hidden states; later stages stop before the reserve by themselves
+        writes = any(stage.name == "extract" for stage in todo)
+        words = "The host will refuse it, because it does not" if writes else "It may not"
+        facts.append(f"{words} fit the volume: {text}")
     facts.append(f"{snapshot.host} does the work: this console may be closed at any time.")
     title = f"Start {snapshot.run}"
     if not stale:

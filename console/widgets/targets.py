@@ -189,8 +189,8 @@ def _notes_width(row: Row, width: int) -> int:
 
 
 def _heading_info(snapshot: Snapshot | None) -> list[Span]:
-    if snapshot is None or snapshot.budget is None or snapshot.budget.need_bytes is None:
-        return []
+    if snapshot is None or snapshot.budget is None or not snapshot.budget.need_bytes:
+        return []  # unknown, or nothing more is to be written
     budget = snapshot.budget
     if budget.fits is False:
         return [("budget ", "label"), (si_bytes(budget.need_bytes), "bad"), (" does not fit", "bad")]

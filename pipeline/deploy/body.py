@@ -20,6 +20,7 @@ from pipeline.deploy.judge import VerifierJudge
 from pipeline.deploy.lint import lint
 from pipeline.deploy.questions import from_file, from_samples
 from pipeline.deploy.service import check_service, takes_k
+from pipeline.hostpath import host_path
 from pipeline.rundir import Output, fingerprint, latest_checkpoint, read_json, write_json
 from pipeline.stage import StageError, StageRun, Stopped
 
@@ -36,10 +37,10 @@ def deploy(stage: StageRun) -> None:
     _Deployment(stage, params).run()
 
 
-def questions_of(params: DeployParams, inputs: Mapping[str, Output]) -> list[Question]:
-    """The prompts that a deploy with these parameters and inputs measures on. Raises StageError."""
+def questions_of(params: DeployParams, inputs: Mapping[str, Output], run: Path) -> list[Question]:
+    """The prompts that a deploy of the run in that folder, with these parameters, measures on. Raises StageError."""
     if params.prompts:
-        return from_file(Path(params.prompts).expanduser(), params.samples)
+        return from_file(host_path(params.prompts, run), params.samples)
     train = TrainParams(**inputs["train"].params())
     return from_samples(inputs["generate"].path / "samples.jsonl", train.val_fraction, params.samples)
 
@@ -47,8 +48,8 @@ def questions_of(params: DeployParams, inputs: Mapping[str, Output]) -> list[Que
 class _Deployment:
     def __init__(self, stage: StageRun, params: DeployParams) -> None:
         self.stage, self.params = stage, params
-        self.verifier = str(Path(stage.plan.verifier.path).expanduser())
-        self.questions = questions_of(params, stage.inputs)
+        self.verifier = str(host_path(stage.plan.verifier.path, stage.run.path))
+        self.questions = questions_of(params, stage.inputs, stage.run.path)
         self.done = 0
         self.takes_k = True
         if params.engine != "bundled":

@@ -17,6 +17,7 @@ from pipeline.extract.disk import Disk
 from pipeline.extract.frozen import write_head, write_verifier_config
 from pipeline.extract.sequences import Entry, SequenceFile, plan_batches, take_shard
 from pipeline.geometry import Geometry, GeometryError, read_geometry
+from pipeline.hostpath import host_path
 from pipeline.rundir import JsonLines, read_jsonl
 from pipeline.rundir.atomic import TEMPORARY
 from pipeline.shards import (
@@ -44,7 +45,7 @@ def extract(stage: StageRun) -> None:
     params = stage.params
     assert isinstance(params, ExtractParams)
     stage.progress(0, None, "tokens", phase="loading")
-    folder = Path(stage.plan.verifier.path).expanduser()
+    folder = host_path(stage.plan.verifier.path, stage.run.path)
     geometry = verifier_geometry(folder)
     source = SequenceFile(stage.inputs["generate"].path, length=params.length, vocab_size=geometry.vocab_size)
     try:

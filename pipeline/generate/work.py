@@ -25,6 +25,7 @@ from pipeline.generate.retokenize import choose_tokenizer
 from pipeline.generate.store import SampleStore
 from pipeline.generate.unanswered import causes_of, unanswered
 from pipeline.geometry import GeometryError, read_geometry
+from pipeline.hostpath import host_path
 from pipeline.prompts import PromptError, PromptIndex, index_prompts
 from pipeline.stage import StageError, StageRun, Stopped
 
@@ -59,7 +60,9 @@ def generate(stage: StageRun) -> None:
 
 async def _generate(stage: StageRun, params: GenerateParams, index: PromptIndex, store: SampleStore) -> None:
     """Finds out how to ask, and asks."""
-    endpoint = Endpoint(_address(stage, params), api_key=_api_key(params), connections=params.concurrency)
+    endpoint = Endpoint(
+        _address(stage, params), api_key=_api_key(params, stage.run.path), connections=params.concurrency
+    )
     patience = Patience(endpoint, limit_s=params.timeout_s, retries=params.retries, say=stage.event)
     try:
         dialect, verdicts = await _unless_stopped(stage, store, _prepare(stage, params, endpoint, patience))
@@ -103,7 +106,7 @@ async def _prepare(
 
     dialect = await find_dialect(asking, short)
     path = stage.plan.verifier.path
-    folder = Path(path).expanduser() if path else None
+    folder = host_path(path, stage.run.path) if path else None
     reasoning = expected(params.expect_reasoning, stage.plan.verifier.reasoning, folder)
     verdicts = Verdicts(reasoning, _vocab_size(folder))
     if not dialect.ids:
@@ -161,7 +164,7 @@ async def _explained(failure: Failure, endpoint: Endpoint, model: str) -> StageE
 def _read_prompts(stage: StageRun, params: GenerateParams) -> PromptIndex:
     if not params.prompts:
         raise StageError("generate.prompts is empty", "Set it to a JSONL file on the host (`eagledeck put` sends one)")
-    path = stage.run.path / Path(params.prompts).expanduser()
+    path = host_path(params.prompts, stage.run.path)
     try:
         index = index_prompts(path)
     except PromptError as error:
@@ -198,10 +201,10 @@ def _address(stage: StageRun, params: GenerateParams) -> str:
         ) from None
 
 
-def _api_key(params: GenerateParams) -> str:
+def _api_key(params: GenerateParams, run: Path) -> str:
     if not params.api_key_file:
         return ""
-    path = Path(params.api_key_file).expanduser()
+    path = host_path(params.api_key_file, run)
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise StageError(f"The key file {path} can be read by others", f"Run `chmod 600 {path}` on the host")

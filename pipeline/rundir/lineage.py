@@ -1,6 +1,6 @@
 """Which output a stage reads, what shapes the output it makes, and whether that is still what the plan asks for.
 
-Imports pipeline.config and rundir.layout. Nothing here reruns or deletes anything.
+Imports pipeline.config, pipeline.hostpath and rundir.layout. Nothing here reruns or deletes anything.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.config import STAGES, DeployParams, Plan
 from pipeline.fields import HOW, TARGET, show
+from pipeline.hostpath import host_path
 from pipeline.rundir.errors import RunError, refuse_newer
 from pipeline.rundir.layout import RunDir, StageDir
 from pipeline.rundir.output import Output
@@ -75,12 +76,16 @@ def fingerprint_params(plan: Plan, stage: str) -> str:
     return fingerprint(shaping_params(plan, stage))
 
 
-def files_of(plan: Plan, stage: str) -> dict[str, dict[str, Any]]:
-    """The files that shape a stage's output, by parameter: path, bytes, mtime_ns, sha256; missing ones are left out."""
+def files_of(plan: Plan, stage: str, run: Path) -> dict[str, dict[str, Any]]:
+    """The files that shape a stage's output, by parameter: path, bytes, mtime_ns, sha256; missing ones are left out.
+
+    `run` is the folder of the run, where a relative path lies.
+    """
     found = {}
     for name in _FILES:
-        value = os.path.expanduser(getattr(plan.params(stage), name, ""))
-        info = _stat(value) if value else None
+        named = getattr(plan.params(stage), name, "")
+        value = str(host_path(named, run))
+        info = _stat(value) if named else None
         if info is not None:
             size, changed = info
             digest = _digest(value, size, changed)
@@ -88,14 +93,17 @@ def files_of(plan: Plan, stage: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def shaped_by(plan: Plan, stage: str) -> dict[str, Any]:
-    """The part of source.json that follows from a plan: plan_revision, params, fingerprint, files."""
+def shaped_by(plan: Plan, stage: str, run: Path) -> dict[str, Any]:
+    """The part of source.json that follows from a plan: plan_revision, params, fingerprint, files.
+
+    `run` is the folder of the run.
+    """
     params = shaping_params(plan, stage)
     return {
         "plan_revision": plan.revision,
         "params": params,
         "fingerprint": fingerprint(params),
-        "files": files_of(plan, stage),
+        "files": files_of(plan, stage, run),
     }
 
 
@@ -121,6 +129,14 @@ def counting_output(run: RunDir, stage: str, plan: Plan | None = None) -> Output
 
     Raises RunError when the lender isn't there, or runs borrow in a circle.
     """
+    return holder_of(run, stage, plan)[0].current()
+
+
+def holder_of(run: RunDir, stage: str, plan: Plan | None = None) -> tuple[StageDir, Plan]:
+    """The stage whose output counts, its own or the last lender's, and the plan that it follows.
+
+    Raises RunError when the lender isn't there, or runs borrow in a circle.
+    """
     seen: list[str] = []
     holder, plan = run, plan or run.plan()
     while True:
@@ -129,7 +145,7 @@ def counting_output(run: RunDir, stage: str, plan: Plan | None = None) -> Output
         seen.append(holder.name)
         source = lender(holder, stage, plan)
         if source is None:
-            return holder.stage(stage).current()
+            return holder.stage(stage), plan
         holder = source.run
         plan = holder.plan()
 

@@ -149,7 +149,7 @@ def _pick_output(stage: StageDir, plan: Plan, inputs: dict[str, Output], restart
     output.write_source(
         {
             "schema": 1,
-            **lineage.shaped_by(plan, stage.stage),
+            **lineage.shaped_by(plan, stage.stage, stage.run.path),
             "inputs": {name: lineage.input_record(found) for name, found in inputs.items()},
             "borrowed": {name: plan.stages[name].from_run for name in inputs if plan.stages[name].from_run},
             "created": time.time(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.initial import drafter_from_folder, drafter_from_verifier, random_drafter
 from pipeline.drafter.model import Drafter
 from pipeline.drafter.vocabulary import DraftVocabulary, read_vocabulary
+from pipeline.hostpath import host_path
 from pipeline.rundir import fingerprint, latest_checkpoint, read_json, write_checkpoint
 from pipeline.shards import ShardStore
 from pipeline.stage import StageError, StageRun, Stopped
@@ -80,7 +80,9 @@ def _start(
     if params.init == "random":
         return random_drafter(config, params.seed)
     if params.init != "verifier":
-        drafter, taken = drafter_from_folder(Path(params.init), config, tensors, vocabulary, verifier)
+        drafter, taken = drafter_from_folder(
+            host_path(params.init, stage.run.path), config, tensors, vocabulary, verifier
+        )
         for sentence in taken:
             stage.event("warning", sentence)
         return drafter

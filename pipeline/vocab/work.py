@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from pipeline.config import VocabParams
 from pipeline.geometry import GeometryError, read_geometry
+from pipeline.hostpath import host_path
 from pipeline.stage import StageError, StageRun, Stopped
 
 VOCAB = "vocab.safetensors"
@@ -118,7 +119,7 @@ def vocab(stage: StageRun) -> None:
     params = stage.params
     assert isinstance(params, VocabParams)
     stage.progress(0, None, "samples")
-    folder = Path(stage.plan.verifier.path).expanduser()
+    folder = host_path(stage.plan.verifier.path, stage.run.path)
     try:
         vocab_size = read_geometry(folder).vocab_size
     except GeometryError as error:

@@ -73,7 +73,7 @@ def _doctor(root: Path, run: str, as_json: bool) -> int:
     from remote.protocol import dump_json
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    report = examine(root, RunDir.open(Path(run).absolute()).plan() if run else None)
+    report = examine(root, RunDir.open(Path(run).absolute()) if run else None)
     if as_json:
         print(dump_json(report).decode())
     else:

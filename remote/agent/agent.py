@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.rundir import RunDir, RunError, incarnation
-from remote.agent.disk import Volume
+from pipeline.volume import Volume, volume_of
 from remote.agent.operations import CHANGING, Operations, refusal
 from remote.agent.outbox import Outbox
 from remote.agent.paths import code_hash, run_path
 from remote.agent.recorder import recent_use
 from remote.agent.run_view import RunView, same
-from remote.agent.sampling import HostReader, volume_of
+from remote.agent.sampling import HostReader
 from remote.protocol import (
     PROTOCOL,
     SILENCE_S,
@@ -197,7 +197,7 @@ class Agent:
     def _start_watch(self, run: str, every_s: float | None = None) -> dict[str, Any]:
         holder = RunDir.open(run_path(self.root, run))
         every = min(SLOWEST_S, max(FASTEST_S, float(every_s or 1.0)))
-        watch = _Watch(holder, RunView(holder), volume_of(self.root, holder.plan()), every)
+        watch = _Watch(holder, RunView(holder), volume_of(holder, holder.plan()), every)
         with self._watched:
             self._watch = watch
             self._watched.notify_all()
@@ -228,7 +228,7 @@ class Agent:
             began = time.monotonic()
             try:
                 section = watch.view.read()
-                watch.volume = volume_of(self.root, watch.view.plan)
+                watch.volume = volume_of(watch.run, watch.view.plan or watch.run.plan())
             except (OSError, RunError) as error:
                 section = {"run": watch.run.name, "error": {"message": str(error), "remedy": ""}}
             if of is not watch or not same(sent, section):

@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline.budget import explain
 from pipeline.config import Plan
+from pipeline.fate import KEPT, Intent, fates
 from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import (
@@ -134,14 +135,16 @@ class Conductor:
         return self._over_budget()
 
     def _over_budget(self) -> tuple[str, str] | None:
-        """The arithmetic, when extract lies ahead and its hidden states can't fit the volume."""
-        plan = self.run_dir.plan()
-        if "extract" not in self.errand.stages() or plan.stages["extract"].from_run:
+        """The arithmetic, when this errand writes hidden states and they can't fit the volume."""
+        errand = self.errand
+        restart = errand.restart if errand.restart not in self.begun else ""
+        intent = Intent(errand.first, errand.through, restart, errand.stale)
+        if "extract" not in errand.stages():
             return None
-        if status(self.run_dir.stage("extract"), plan).state is StageState.DONE:
+        if fates(self.run_dir, self.run_dir.plan(), intent)["extract"].kind == KEPT:
             return None
         try:
-            budget = check_run(self.run_dir)
+            budget = check_run(self.run_dir, intent)
         except (GeometryError, RunError) as error:
             return f"the budget can't be worked out: {error.message}", error.remedy
         if budget.fits:
@@ -198,15 +201,25 @@ class Conductor:
         self._note(step.kind, f"{stage} {did}, attempt {attempt.number}", stage=stage, attempt=attempt.number)
 
     def _watch(self, stage: str) -> None:
-        """Until nobody holds the stage's lock. Losing the supervisor is seen by the next step."""
+        """Until nobody holds the stage's lock. Losing the supervisor is seen by the next step.
+
+        A stage whose service can't come back where it was asked is stopped, so that it talks to nobody else. Raises
+        RunError then.
+        """
         self._save("running", stage)
         lock, next_check = self.run_dir.stage(stage).lock_path, 0.0
+        gone: services.AddressTaken | None = None
         while held(lock):
             self._pass_on(stage)
-            if time.monotonic() >= next_check:
+            if gone is None and time.monotonic() >= next_check:
                 next_check = time.monotonic() + SERVICES_S
-                self._keep_up(stage)
+                gone = self._keep_up(stage)
+                latest = self.run_dir.stage(stage).latest() if gone else None
+                if latest is not None:
+                    latest.request("stop", "the conductor: its service is gone")
             time.sleep(TICK_S)
+        if gone and status(self.run_dir.stage(stage)).state is not StageState.DONE:
+            raise gone
 
     def _pass_on(self, stage: str) -> None:
         """A run that is stopped or killed takes the stage with it that was being started just then."""
@@ -235,15 +248,20 @@ class Conductor:
     def _say(self, stage: str) -> Any:
         return lambda message: self._note("service", message, stage=stage)
 
-    def _keep_up(self, stage: str) -> None:
+    def _keep_up(self, stage: str) -> services.AddressTaken | None:
+        """Has services that failed started again; the reason when the stage can't go on with one."""
         plan = self.run_dir.plan()
         for name in sorted(self.using):
             try:
                 did = services.keep_up(self.run_dir, plan, name)
+            except services.AddressTaken as error:
+                self._note("service", error.message, stage=stage)
+                return error
             except RunError as error:
                 did = f"service {name} can't be restarted: {error.message}"
             if did:
                 self._note("service", did, stage=stage)
+        return None
 
     def _release(self, but: tuple[str, ...]) -> None:
         """Services of the plan that `but` doesn't name; those of an earlier conductor of this run too."""

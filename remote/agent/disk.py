@@ -1,59 +1,24 @@
 """The volume: how full it is, how fast it fills and when that ends.
 
-Imports the standard library only. statvfs is asked in a thread of its own, because a network mount can hang for hours;
-then the last answer stays, with its age.
+Imports pipeline.volume. It is asked in a thread of its own, because a network mount can hang for hours; then the last
+answer stays, with its age.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from pipeline.volume import Space, Volume, space
 
 DEADLINE_S = 3.0
 SAMPLE_S = 10.0
 WINDOW_S = 600.0
 LEAST_SAMPLES = 6
 JUMP_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Volume:
-    """What the plan says about a volume; capacity 0: what the filesystem says."""
-
-    path: Path
-    capacity: int = 0
-    reserve: int = 0
-
-
-@dataclass(frozen=True)
-class Space:
-    """Bytes. ``free`` is what an unprivileged writer can still write (f_bavail), within what the capacity leaves."""
-
-    total: int
-    used: int
-    free: int
-    inodes_free: int | None
-    read_only: bool
-
-
-def space(volume: Volume) -> Space:
-    """The volume now. The nearest folder that exists is asked. Raises OSError."""
-    place = volume.path
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    seen = os.statvfs(place)
-    total, used = seen.f_blocks * seen.f_frsize, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
-    free = seen.f_bavail * seen.f_frsize
-    if volume.capacity:
-        free = max(0, min(free, volume.capacity - used))
-    inodes = seen.f_favail if seen.f_files else None
-    return Space(total, used, free, inodes, bool(seen.f_flag & os.ST_RDONLY))
 
 
 class FillRate:
@@ -124,7 +89,7 @@ class DiskReader:
             "total": seen.total,
             "used": seen.used,
             "free": seen.free,
-            "capacity": volume.capacity or seen.total,
+            "capacity": seen.capacity,
             "reserve": volume.reserve,
             "inodes_free": seen.inodes_free,
             "fill_rate_bps": None if self._rate is None else round(self._rate),
@@ -145,4 +110,5 @@ class DiskReader:
             self._error = f"{self.volume.path}: {error.strerror}"
             return
         self._answer, self._answered, self._error = seen, time.monotonic(), ""
-        self.rate.add(time.monotonic(), seen.used)
+        if seen.used is not None:
+            self.rate.add(time.monotonic(), seen.used)

@@ -20,11 +20,10 @@ from typing import Any
 
 from pipeline.budget import size_text
 from pipeline.config import STAGES, Plan
-from pipeline.rundir import Lock, held
-from remote.agent.disk import space
+from pipeline.rundir import Lock, RunDir, held
+from pipeline.volume import Volume, space, volume_of
 from remote.agent.gpus import GpuReader
 from remote.agent.paths import CODE
-from remote.agent.sampling import volume_of
 
 PROBE_S = 120.0
 LIBRARIES = ("torch", "transformers", "safetensors", "openai")
@@ -54,9 +53,11 @@ sys.stdin.readline()
 """
 
 
-def examine(root: Path, plan: Plan | None = None) -> dict[str, Any]:
+def examine(root: Path, run: RunDir | None = None) -> dict[str, Any]:
     """{"findings": [{"name", "ok": bool|None, "value", "message", "remedy"}], "ok"}; ok None: for information."""
-    findings = [*_agent(), *_pythons(plan), *_volume(root, plan), *_locks(root), *_gpus(), *_clock()]
+    plan = run.plan() if run else None
+    volume = volume_of(run, plan) if run and plan else Volume(root)
+    findings = [*_agent(), *_pythons(plan), *_volume(volume), *_locks(root), *_gpus(), *_clock()]
     return {"findings": findings, "ok": all(finding["ok"] is not False for finding in findings)}
 
 
@@ -113,8 +114,7 @@ def probe_python(python: str) -> tuple[dict[str, Any] | None, str]:
     return (found, "") if isinstance(found, dict) else (None, "it answers nothing")
 
 
-def _volume(root: Path, plan: Plan | None) -> Iterator[dict[str, Any]]:
-    volume = volume_of(root, plan)
+def _volume(volume: Volume) -> Iterator[dict[str, Any]]:
     try:
         seen = space(volume)
     except OSError as error:
@@ -122,7 +122,7 @@ def _volume(root: Path, plan: Plan | None) -> Iterator[dict[str, Any]]:
             "volume", False, str(volume.path), f"{volume.path}: {error.strerror}", "mount it, or set volume.path"
         )
         return
-    message = f"{volume.path}: {size_text(seen.free)} free of {size_text(volume.capacity or seen.total)}"
+    message = f"{volume.path}: {size_text(seen.free)} free of {size_text(seen.capacity)}"
     good = seen.free > volume.reserve and not seen.read_only
     remedy = (
         ""

@@ -167,7 +167,7 @@ class Operations:
     def op_doctor(self, run: str = "") -> dict[str, Any]:
         from remote.agent import doctor  # what it needs is needed once
 
-        return doctor.examine(self.root, self._run(run).plan() if run else None)
+        return doctor.examine(self.root, self._run(run) if run else None)
 
     # ------------------------------------------------------------ changing
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.rundir import STAGES, JsonLines, Lock, RunDir, RunError, held, iter_jsonl, runs
+from pipeline.volume import Volume, volume_of
 from remote.agent.columns import decimate
 from remote.agent.detach import Ready, detach
 from remote.agent.disk import SAMPLE_S, WINDOW_S
-from remote.agent.sampling import HostReader, volume_of
+from remote.agent.sampling import HostReader
 
 IDLE_S = 60.0
 SEGMENT_BYTES = 8 * 1024 * 1024
@@ -38,7 +39,7 @@ def _record(root: Path, ready: Ready) -> int:
     if lock is None:
         return ready.refused("this host is being recorded already")
     ready.running()
-    reader = HostReader(volume_of(root))
+    reader = HostReader(Volume(root))
     last_busy = time.monotonic()
     try:
         while time.monotonic() - last_busy < IDLE_S and root.is_dir():
@@ -67,11 +68,12 @@ def busy_runs(root: Path) -> list[str]:
     ]
 
 
-def _volume(root: Path, run: str) -> Any:
+def _volume(root: Path, name: str) -> Volume:
     try:
-        return volume_of(root, RunDir.open(root / run).plan())
+        run = RunDir.open(root / name)
+        return volume_of(run, run.plan())
     except RunError:
-        return volume_of(root)
+        return Volume(root)
 
 
 def row_of(host: dict[str, Any]) -> dict[str, Any]:

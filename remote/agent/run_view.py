@@ -1,6 +1,6 @@
 """A run's section of a push: what its files and locks say, gathered once a second and sent when it has changed.
 
-Imports pipeline.rundir, pipeline.budget and modules beside it.
+Imports pipeline.rundir, pipeline.forecast, pipeline.counts and modules beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from pipeline.config import Plan
+from pipeline.counts import counted
 from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import STAGES, RunDir, RunError, StageState, StageStatus, counting_output, status
@@ -113,11 +114,13 @@ def _budget(run: RunDir) -> dict[str, Any]:
 
 
 def stage_view(run: RunDir, name: str, plan: Plan) -> dict[str, Any]:
-    """One stage: its status, and what its newest attempt and its output say about it. None: unknown."""
+    """One stage: its status, and what its attempts and its output say about it. None: unknown."""
     folder = run.stage(name)
     seen = status(folder, plan)
     attempt = folder.attempt(seen.attempt) if seen.attempt is not None else None
     progress = (attempt.progress() if attempt else None) or {}
+    # an attempt that is loading has counted nothing yet, and its output holds what the one before has
+    known = progress if progress.get("counts") else counted(folder, seen.output if attempt else None)
     report = _report(run, name, plan, seen)
     stop = attempt.requested("stop") if attempt and seen.state is StageState.STOPPING else None
     now = time.time()
@@ -134,8 +137,8 @@ def stage_view(run: RunDir, name: str, plan: Plan) -> dict[str, Any]:
         "ended": seen.ended,
         "elapsed_s": None if seen.started is None else round(max(0.0, (seen.ended or now) - seen.started), 1),
         "progress": {key: value for key, value in progress.items() if key not in ("counts", "bytes")},
-        "counts": report.get("counts") or progress.get("counts") or {},
-        "bytes": progress.get("bytes"),
+        "counts": report.get("counts") or known.get("counts") or {},
+        "bytes": progress.get("bytes") or known.get("bytes"),
         "report": report,
         "borrowed": seen.borrowed,
         "stop_grace_s": plan.stages[name].grace_s if stop else None,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from remote.agent.disk import DiskReader, Volume
+from pipeline.volume import Volume
+from remote.agent.disk import DiskReader
 from remote.agent.gpus import GpuReader
 from remote.agent.load import LoadReader
 
@@ -35,10 +35,3 @@ class HostReader:
 
     def close(self) -> None:
         self.gpus.close()
-
-
-def volume_of(root: Path, plan: Any = None) -> Volume:
-    """The volume of a run's plan, or the root's."""
-    if plan is None:
-        return Volume(root)
-    return Volume(Path(plan.volume.path or root), plan.volume.capacity_bytes, plan.volume.reserve_bytes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import DeployParams, GenerateParams, Plan, ServicePlan
+from pipeline.hostpath import host_path
 from pipeline.rundir import RunDir, RunError, fingerprint, held, incarnation, read_json, valid_name
 from remote.agent.attempts import ServiceDir
 
@@ -48,7 +49,11 @@ def define(run: RunDir, plan: Plan, name: str) -> Definition:
     service = plan.services.get(name)
     if service is None:
         raise RunError(f"the plan of {run.name} has no service {name}", "describe it under [services] in the plan")
-    words = {"{host}": HOST, "{verifier}": plan.verifier.path, "{python}": service.python or sys.executable}
+    words = {
+        "{host}": HOST,
+        "{verifier}": str(host_path(plan.verifier.path, run.path)),
+        "{python}": service.python or sys.executable,
+    }
     return Definition(name, service, words)
 
 

@@ -31,6 +31,10 @@ STOP_S = 120.0
 KEPT_ATTEMPTS = 20
 
 
+class AddressTaken(RunError):
+    """A service that failed can't come back where the stage asks it: something else listens there by now."""
+
+
 def ensure(
     run: RunDir, plan: Plan, name: str, stage: str, cancelled: Callable[[], bool], say: Callable[[str], None]
 ) -> str:
@@ -67,14 +71,17 @@ def ensure(
     return wait_ready(root, definition, cancelled)
 
 
-def start(root: Path, definition: Definition, by: str, restarts: int = 0) -> ServiceAttempt:
-    """Opens and supervises a new attempt. Raises RunError: it runs already, its port is taken, it can't start."""
+def start(root: Path, definition: Definition, by: str, restarts: int = 0, port: int = 0) -> ServiceAttempt:
+    """Opens and supervises a new attempt. Raises RunError: it runs already, its port is taken, it can't start.
+
+    ``port`` is where it is to listen when the plan takes any free one (0: any free one indeed).
+    """
     service, name, plan = ServiceDir.of(root, definition.name), definition.name, definition.plan
     with locked(service, f"service {name}") as lock:
         latest = service.latest()
         if held(service.writer_lock_path) or (latest is not None and latest.living()):
             raise RunError(f"processes of service {name} still live", "stop or kill them first")
-        port = plan.port or _free_port()
+        port = plan.port or port or _free_port()
         if plan.port and _answers(port):
             raise RunError(
                 f"service {name} can't have port {port}: something else listens there",
@@ -140,7 +147,11 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
 
 
 def keep_up(run: RunDir, plan: Plan, name: str) -> str:
-    """Restarts a service that failed after it was ready, at most RESTARTS times in a row; what it did, or ""."""
+    """Restarts a service that failed after it was ready, at most RESTARTS times in a row; what it did, or "".
+
+    It comes back where it was, since the stage goes on asking there. Raises AddressTaken when a port that was any free
+    one has been taken by something else: the next start of the run gives it another one, and the stage its address.
+    """
     root = run.root
     attempt, seen = ServiceDir.of(root, name).latest(), view(root, name)
     if attempt is None:
@@ -161,7 +172,13 @@ def keep_up(run: RunDir, plan: Plan, name: str) -> str:
     with _using(root, name):
         if view(root, name).state != "FAILED":
             return ""
-        start(root, define(run, plan, name), by=f"{run.name}: {why}"[:200], restarts=count + 1)
+        definition, port = define(run, plan, name), int(spec["port"])
+        if not definition.plan.port and _answers(port):
+            raise AddressTaken(
+                f"service {name} failed ({why}) and can't come back: something else listens on its port {port} by now",
+                "start the run again: the service takes another port then, and the stage goes on with it",
+            )
+        start(root, definition, by=f"{run.name}: {why}"[:200], restarts=count + 1, port=port)
     return f"service {name} failed ({why}) and is restarted, {count + 1} of {RESTARTS}"
 
 

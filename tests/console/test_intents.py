@@ -64,7 +64,12 @@ def test_start_with_stale_stages_asks_rerun_or_keep(scenes: Any) -> None:
 def test_start_says_beforehand_that_it_will_not_fit(scenes: Any) -> None:
     base = scenes.before_start()
     tight = replace(base, budget=replace(base.budget, fits=False, text="5.73 TB needed, 2.89 TB available"))
+    assert "The host will refuse it" in words(intents.start(tight))
     assert "5.73 TB needed" in words(intents.start(tight))
+    base = scenes.failed()
+    later = replace(base, budget=replace(base.budget, fits=False, text="export 2 GB to be written: does not fit"))
+    assert "It may not fit the volume: export 2 GB" in words(intents.start(later))
+    assert "refuse it" not in words(intents.start(later))
 
 
 def test_start_has_nothing_to_do_while_running_or_when_done(scenes: Any) -> None:

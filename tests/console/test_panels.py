@@ -261,6 +261,12 @@ def test_progress_at_50_columns(scenes: Any) -> None:
     ]
 
 
+def test_no_budget_is_told_when_everything_is_written(scenes: Any) -> None:
+    done = scenes.done()
+    written = replace(done, budget=replace(done.budget, need_bytes=0, text="everything is written; 1 GB free"))
+    assert "budget" not in shown(target_lines(written, 50, 5))[0]
+
+
 @pytest.mark.parametrize("width", [30, 40, 50, 58, 74, 120])
 @pytest.mark.parametrize("height", [0, 1, 2, 3, 5, 8])
 def test_progress_fits(scenes: Any, width: int, height: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.config import Plan, set_values
-from pipeline.rundir import RunDir
+from pipeline.rundir import Attempt, Lock, RunDir
 from pipeline.stage import StageRun, run_stage
 
 VOCAB, DRAFT_VOCAB, EOS = 96, 64, 1
@@ -107,3 +109,40 @@ def make_run(tmp_path: Path, prepared: RunDir) -> Callable[..., RunDir]:
         return run
 
     return make
+
+
+class Stages:
+    """Stages that nobody runs: their attempts, progress and outputs written as a stage would."""
+
+    @contextlib.contextmanager
+    def running(self, run: RunDir, stage: str, restart: bool = False) -> Iterator[Attempt]:
+        """A started attempt whose lock is held: RUNNING inside."""
+        lock = Lock.acquire(run.stage(stage).make().lock_path)
+        assert lock is not None
+        with lock:
+            attempt = run.stage(stage).new_attempt(restart=restart)
+            attempt.write_state(phase="running")
+            yield attempt
+
+    def done(self, run: RunDir, stage: str, size: int = 100, restart: bool = False, **counts: float) -> Attempt:
+        """A complete output of that many bytes."""
+        with self.running(run, stage, restart) as attempt:
+            (attempt.output().path / "data").write_bytes(os.urandom(size))
+            report = {"schema": 1, "stage": stage, "fingerprint": f"{run.name}-{stage}-{attempt.number}"}
+            attempt.output().write_report({**report, "counts": counts, "attempt": attempt.number})
+            attempt.write_exit(reason="done", code=0, resumable=False)
+        return attempt
+
+    def ended(self, run: RunDir, stage: str, size: int = 100, reason: str = "stopped", **counts: float) -> Attempt:
+        """An attempt that ended before its output was complete; without counts it was still loading."""
+        with self.running(run, stage) as attempt:
+            with (attempt.output().path / "data").open("ab") as file:
+                file.write(os.urandom(size))
+            attempt.write_progress({"done": 0, "total": None, "unit": "samples", "counts": counts, "phase": "loading"})
+            attempt.write_exit(reason=reason, code=1)
+        return attempt
+
+
+@pytest.fixture
+def stages() -> Stages:
+    return Stages()

@@ -26,7 +26,7 @@ def kimi(samples: int, **changes: object) -> BudgetRequest:
         "samples": samples,
         "mean_tokens": 4000,
         "capacity_bytes": 3 * TB,
-        "available_bytes": 3 * TB,
+        "free_bytes": 3 * TB,
         "reserve_bytes": TB // 50,
     }
     return BudgetRequest(**{**values, **changes})  # type: ignore[arg-type]
@@ -77,13 +77,13 @@ def test_reserve_and_checkpoints_come_off_the_volume() -> None:
     budget = plan_bytes(kimi(10_000))
     assert budget.need_bytes == sum(item.bytes for item in budget.items)
     assert {item.name for item in budget.items} >= {"hidden states", "checkpoints", "reserve"}
-    full = plan_bytes(kimi(10_000, available_bytes=budget.need_bytes))
+    full = plan_bytes(kimi(10_000, free_bytes=budget.need_bytes))
     assert full.fits
-    assert not plan_bytes(kimi(10_000, available_bytes=budget.need_bytes - 1)).fits
+    assert not plan_bytes(kimi(10_000, free_bytes=budget.need_bytes - 1)).fits
 
 
 def test_nothing_fits_a_full_volume() -> None:
-    budget = plan_bytes(kimi(10, available_bytes=0))
+    budget = plan_bytes(kimi(10, free_bytes=0))
     assert not budget.fits
     assert budget.largest_samples == 0
 

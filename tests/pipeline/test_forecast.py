@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.budget import TEXT_BYTES, explain, headline
 from pipeline.config import Plan, set_values
-from pipeline.forecast import check_run, request_of_run, volume_space
+from pipeline.fate import AS_PLANNED, Intent
+from pipeline.forecast import check_run, request_of_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import Lock, RunDir
 from pipeline.stage import StageRun, run_stage
@@ -21,13 +26,6 @@ LLAMA = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
 }
-
-
-def test_a_declared_capacity_bounds_the_free_space(tmp_path: Path) -> None:
-    capacity, free = volume_space(tmp_path)
-    assert 0 < free <= capacity
-    declared, left = volume_space(tmp_path / "not" / "there" / "yet", capacity_bytes=1)
-    assert (declared, left) == (1, 0)
 
 
 def kimi_run(tmp_path: Path, **values: object) -> RunDir:
@@ -114,3 +112,103 @@ def test_a_finished_generate_is_priced_as_it_is_until_its_target_grows(tmp_path:
     assert (request.samples, request.mean_tokens, request.basis) == (119, 100, "measured")
     run.write_plan(set_values(run.plan(), {"generate.max_samples": 200}), "more")
     assert request_of_run(run).samples == 200
+
+
+# ---------------------------------------------------------------- what is still to be written
+
+MIB = 1 << 20
+
+
+def parts(run: RunDir, intent: Intent = AS_PLANNED) -> list[str]:
+    return [item.name for item in check_run(run, intent).items]
+
+
+def test_only_an_output_that_goes_on_is_counted_as_written(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 1000})
+    stages.done(run, "generate", samples=1000, tokens=2_103_000)
+    stages.ended(run, "extract", size=4 * MIB)
+    assert 4 * MIB <= check_run(run).written_bytes < 5 * MIB
+    assert check_run(run, Intent(restart="extract")).written_bytes == 0
+    with stages.running(run, "extract", restart=True):
+        assert check_run(run).written_bytes < MIB
+
+
+def test_written_bytes_count_no_more_than_their_stage_needs(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 20})
+    stages.ended(run, "generate", size=4 * MIB, samples=20, tokens=2000)
+    budget = check_run(run)
+    assert budget.written_bytes == 2000 * TEXT_BYTES
+    assert budget.available_bytes == budget.request.free_bytes + budget.written_bytes
+
+
+def test_an_attempt_that_fails_while_loading_takes_no_measurement_away(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 10_000})
+    stages.ended(run, "generate", samples=9000, tokens=9000 * 2103)
+    stages.ended(run, "generate", reason="failed")
+    request = request_of_run(run)
+    assert (request.samples, request.mean_tokens, request.basis) == (10_000, 2103, "measured")
+    run.change_plan({"generate.temperature": 0.1}, "a new output begins without a measurement")
+    with stages.running(run, "generate", restart=True):
+        assert request_of_run(run).basis == "worst case"
+
+
+def test_a_borrower_is_priced_by_its_lenders_samples(tmp_path: Path, stages: Any) -> None:
+    lender = kimi_run(tmp_path, **{"generate.max_samples": 1000})
+    plan = set_values(lender.plan(), {"generate.from_run": "kimi/generate", "generate.max_samples": 77_000})
+    run = RunDir.create(tmp_path, "two", dataclasses.replace(plan, revision=0))
+    request = request_of_run(run)
+    assert (request.samples, request.basis) == (1000, "worst case")
+    stages.done(lender, "generate", samples=990, tokens=990 * 2103)
+    request = request_of_run(run)
+    assert (request.samples, request.mean_tokens, request.basis) == (990, 2103, "measured")
+    assert parts(run) == ["hidden states", "ids, masks, teacher", "checkpoints", "export", "reserve"]
+    run.change_plan({"extract.from_run": "kimi/extract"}, "those too")
+    assert parts(run) == ["checkpoints", "export", "reserve"]
+    assert check_run(run).hidden_bytes == 0
+
+
+def test_after_extract_the_budget_is_about_what_follows(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 1000})
+    stages.done(run, "generate", samples=1000, tokens=2_103_000)
+    stages.done(run, "extract")
+    stages.done(run, "vocab")
+    with stages.running(run, "train") as attempt:
+        (attempt.output().path / "checkpoint").write_bytes(os.urandom(4 * MIB))
+        budget = check_run(run)
+    assert [item.name for item in budget.items] == ["checkpoints", "export", "reserve"]
+    text = headline(budget)
+    assert "samples" not in text and "checkpoints" in text and "4.2" in text and "of it there already" in text
+    assert not any("samples" in line or "a token" in line for line in explain(budget))
+    stages.done(run, "train", restart=True)
+    assert parts(run) == ["export", "reserve"]
+    stages.done(run, "deploy")
+    budget = check_run(run)
+    assert (budget.items, budget.need_bytes, budget.fits) == ((), 0, True)
+    assert headline(budget).startswith("everything is written; ")
+    assert "Nothing more is needed" in explain(budget)[-1]
+
+
+def test_a_full_volume_matters_only_to_what_is_still_written(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 1000, "through": "extract"})
+    stages.done(run, "generate", samples=1000, tokens=2_103_000)
+    run.change_plan({"volume.capacity_bytes": "1MB", "volume.reserve_bytes": "900kB"}, "full")
+    assert not check_run(run).fits
+    stages.done(run, "extract", size=2 * MIB)
+    assert check_run(run).fits
+
+
+def test_stale_samples_that_are_kept_are_as_many_as_there_are(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 1000})
+    stages.done(run, "generate", samples=1000, tokens=2_103_000)
+    run.change_plan({"generate.max_samples": 5000}, "more")
+    assert request_of_run(run).samples == 5000
+    assert request_of_run(run, Intent(stale="keep")).samples == 1000
+
+
+def test_a_restart_with_a_lower_target_needs_no_more_than_that(tmp_path: Path, stages: Any) -> None:
+    run = kimi_run(tmp_path, **{"generate.max_samples": 1000})
+    stages.done(run, "generate", samples=1000, tokens=2_103_000)
+    run.change_plan({"generate.max_samples": 400}, "fewer")
+    assert request_of_run(run).samples == 1000  # there they are
+    request = request_of_run(run, Intent(restart="generate"))
+    assert (request.samples, request.mean_tokens, request.basis) == (400, 2103, "measured")

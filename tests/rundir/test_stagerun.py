@@ -218,10 +218,10 @@ class TestSpace:
     def test_a_declared_capacity_counts_when_it_is_less(
         self, run: RunDir, begin: Begin, change: Change, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        change(run, volume__capacity_bytes="95GiB")
+        change(run, volume__capacity_bytes="5GiB")
         stage = StageRun(begin(run.stage("generate")), print)
         self.sized(monkeypatch, free=10 << 30, used=90 << 30)
-        assert stage.free_bytes() == 4 << 30
+        assert (4 << 30) - (1 << 20) < stage.free_bytes() < 4 << 30  # what others have on the disk doesn't count
 
     def test_the_refusal_has_the_numbers(self, stage: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sized(monkeypatch, free=(3 << 30), used=0)

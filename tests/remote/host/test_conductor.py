@@ -12,7 +12,8 @@ from pipeline.config import STAGES
 from pipeline.rundir import RunDir, RunError, StageState, StageStatus, held, process_start, run_status, status
 from remote.agent.conductor import conductor_view, request_stop
 from remote.agent.route import Errand, next_step, stale_stages
-from remote.agent.starting import start_conductor
+from remote.agent.run_view import RunView
+from remote.agent.starting import locked, start_conductor
 
 S = StageState
 
@@ -207,6 +208,47 @@ def test_a_run_that_cannot_fit_is_refused_with_the_arithmetic(host):
     assert "10,000,000 samples" in refusal.value.message
     assert "generate.max_samples" in refusal.value.remedy
     assert not (run.path / "generate").exists()
+
+
+@pytest.fixture
+def full(host, wait_for):
+    """A run whose generate and extract are done, and whose volume has no room for another extract."""
+    run = host.run(changes={"through": "extract"})
+    conduct(run, wait_for)
+    run.change_plan({"volume.capacity_bytes": 2_000_000, "volume.reserve_bytes": 1_999_999}, "")
+    return run
+
+
+def test_a_finished_extract_that_is_made_again_has_to_fit(full, wait_for):
+    with pytest.raises(RunError, match="can't fit"):
+        start_conductor(full.path, {"restart": "extract"})
+    assert conduct(full, wait_for)["state"] == "done"
+    full.change_plan({"extract.length": 4096}, "")
+    with pytest.raises(RunError, match="can't fit"):
+        start_conductor(full.path, {"stale": "rerun"})
+    assert conduct(full, wait_for, stale="keep")["state"] == "done"
+    assert full.stage("extract").outputs() == [1]
+
+
+def test_a_restart_that_makes_extract_stale_is_refused_before_it_begins(full):
+    with pytest.raises(RunError, match="can't fit"):
+        start_conductor(full.path, {"restart": "generate", "stale": "rerun"})
+    assert full.stage("generate").outputs() == [1]
+
+
+def test_counts_stay_known_while_a_resumed_stage_loads(host, wait_for):
+    run = host.run(changes={"through": "generate"}, generate={"fail_at": 3})
+    conduct(run, wait_for)
+    stage = run.stage("generate")
+    with locked(stage, "r1/generate"):
+        attempt = stage.new_attempt()
+        attempt.write_state(phase="running")
+        attempt.write_progress({"done": 0, "total": None, "unit": "samples", "counts": {}, "phase": "loading"})
+        attempt.write_exit(reason="failed", code=1, message="the server is away")
+    section = RunView(run).read()
+    assert section["stages"]["generate"]["attempt"] == 2
+    assert section["stages"]["generate"]["counts"] == {"samples": 2, "tokens": 20}
+    assert (section["counts"]["samples"], section["counts"]["tokens"]) == (2, 20)
 
 
 def test_a_missing_stage_python_halts_with_what_to_set(host, wait_for):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -36,6 +37,25 @@ server.timeout = 0.1
 while end is None or time.monotonic() < end:
     server.handle_request()
 sys.exit("it fell over")
+"""
+
+
+TAKE_PORT = """
+import os, signal, socket, sys
+port, server = int(sys.argv[1]), int(sys.argv[2])
+os.kill(server, signal.SIGKILL)
+while True:
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind(("127.0.0.1", port))
+        break
+    except OSError:
+        taken.close()
+taken.listen()
+print("taken", flush=True)
+while True:
+    taken.accept()[0].close()
 """
 
 
@@ -147,6 +167,37 @@ def test_a_failure_after_it_was_ready_is_restarted_a_few_times(host, wait_for, m
     wait_for(lambda: view(host.root, "engine").state == "FAILED")
     assert services.keep_up(run, run.plan(), "engine") == ""
     assert "it fell over" in view(host.root, "engine").message
+
+
+def test_one_on_any_free_port_comes_back_where_the_stage_asks_it(host, wait_for):
+    run = make(host)
+    url = ensure(run)
+    os.kill(service_pid(host), signal.SIGKILL)
+    wait_for(lambda: view(host.root, "engine").state == "FAILED")
+    assert "is restarted" in services.keep_up(run, run.plan(), "engine")
+    assert services.wait_ready(host.root, define(run, run.plan(), "engine"), lambda: False) == url
+
+
+def test_a_stage_whose_service_lost_its_port_is_stopped_and_told(host, wait_for):
+    run = make(host, generate={"steps": 10_000, "pause": 0.02})
+    start_conductor(run.path, {})
+    stage = run.stage("generate")
+    wait_for(lambda: stage.latest() is not None and stage.latest().progress())
+    port = int(view(host.root, "engine").url.rsplit(":", 1)[1])
+    argv = [sys.executable, "-c", TAKE_PORT, str(port), str(service_pid(host))]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as squatter:
+        try:
+            assert squatter.stdout.readline() == b"taken\n"
+            wait_for(lambda: not held(run.path / "conductor" / "lock"), 60)
+        finally:
+            squatter.kill()
+    seen = conductor_view(run)
+    assert seen["state"] == "halted"
+    assert f"something else listens on its port {port} by now" in seen["message"]
+    assert "start the run again" in seen["remedy"]
+    assert status(stage).state is StageState.STOPPED
+    assert status(stage).resumable
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
 
 
 def test_never_restarted_when_the_plan_says_so(host, wait_for):

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.rundir import Lock
+from pipeline.volume import Space, Volume
 from remote.agent import gpus, recorder
 from remote.agent.columns import decimate
-from remote.agent.disk import DiskReader, FillRate, Space, Volume, space
+from remote.agent.disk import DiskReader, FillRate
 from remote.agent.gpus import GpuReader, smi_rows
 from remote.agent.load import LoadReader
 from remote.agent.nvml import Nvml, NvmlError, sample
@@ -197,17 +198,20 @@ def test_no_rate_from_few_samples_and_a_new_window_after_a_cleanup():
     assert rate.bytes_per_s() is None
 
 
-def test_capacity_limits_what_is_free(tmp_path):
-    plain = space(Volume(tmp_path))
-    assert plain.total >= plain.free > 0
-    assert space(Volume(tmp_path, capacity=plain.used + 10**6)).free <= 10**6 + 64 * MIB
-    assert space(Volume(tmp_path / "not" / "yet")).total == plain.total
+def test_the_screen_counts_a_quota_against_the_folder(tmp_path):
+    (tmp_path / "data").write_bytes(b"x" * MIB)
+    seen = DiskReader(Volume(tmp_path, capacity=10 * MIB)).read()
+    assert seen["capacity"] == 10 * MIB < seen["total"]
+    assert MIB <= seen["used"] < 2 * MIB
+    assert seen["free"] == 10 * MIB - seen["used"]
 
 
 def test_the_eta_counts_to_the_reserve(tmp_path, monkeypatch):
     made = DiskReader(Volume(tmp_path, reserve=10**9))
     now = [10**12]
-    monkeypatch.setattr("remote.agent.disk.space", lambda volume: Space(2 * 10**12, now[0], 10**10, 1000, False))
+    monkeypatch.setattr(
+        "remote.agent.disk.space", lambda volume: Space(2 * 10**12, 2 * 10**12, now[0], 10**10, 1000, False)
+    )
     made.seed([(60.0 - number * 10, 10**12 - (6 - number) * 10**9) for number in range(6)])
     seen = made.read()
     assert seen["fill_rate_bps"] == pytest.approx(10**8, rel=0.02)
