@@ -35,9 +35,10 @@ from pipeline.rundir import (
 )
 from remote.agent import services
 from remote.agent.detach import Ready, detach
-from remote.agent.paths import stage_name
-from remote.agent.route import STALE, STALE_REMEDY, Errand, Step, next_step, stale_stages
+from remote.agent.errand import Errand, errand_of
+from remote.agent.route import Step, next_step
 from remote.agent.service_view import allowed_through, needed
+from remote.agent.staleness import refusal
 from remote.agent.starting import adopt, start_recorder, start_stage
 
 TICK_S = 0.25
@@ -57,23 +58,6 @@ def conduct(path: Path, options: dict[str, str]) -> int:
     return detach(lambda ready: Conductor(run, errand, ready).run(), folder / "log")
 
 
-def errand_of(run: RunDir, options: dict[str, str]) -> Errand:
-    """The errand of a command line; `through` defaults to the plan's. Raises RunError for values that are none."""
-    stale = options.get("stale") or "refuse"
-    if stale not in STALE:
-        raise RunError(f"stale = {stale!r} is not allowed", "it takes " + ", ".join(STALE))
-    through = options.get("through") or run.plan().through
-    first = options.get("from") or STAGES[0]
-    restart = options.get("restart") or ""
-    for name in filter(None, (through, first, restart)):
-        stage_name(name)
-    if STAGES.index(first) > STAGES.index(through):
-        raise RunError(f"{first} comes after {through}", f"start from {through} or earlier, or go on through {first}")
-    if restart and restart not in Errand(through, first).stages():
-        raise RunError(f"{restart} lies beyond {through}", f"set through to {restart} or later")
-    return Errand(through, first, restart, stale)
-
-
 class Stopped(Exception):
     """Somebody asked the conductor to stop."""
 
@@ -83,6 +67,7 @@ class Conductor:
         self.run_dir, self.errand, self.ready = run, errand, ready
         self.folder = run.path / "conductor"
         self.begun: set[str] = set()
+        self.redone: set[str] = set()
         self.using: set[str] = set()
         self._fixed_through = errand.through != run.plan().through
 
@@ -123,11 +108,9 @@ class Conductor:
 
     def _refusal(self) -> tuple[str, str] | None:
         """What would stop it right away is told to the person who pressed start, instead of after a night."""
-        states = run_status(self.run_dir)
-        stale = stale_stages(states, self.errand)
+        stale = refusal(run_status(self.run_dir), self.errand)
         if stale:
-            reasons = "; ".join(f"{name} is stale: {states[name].stale_reason}" for name in stale)
-            return reasons, STALE_REMEDY
+            return stale
         step = self._next()
         if step.kind == "halt":
             return step.message, step.remedy
@@ -163,6 +146,8 @@ class Conductor:
                 adopt(attempt, f"{self.run_dir.name}/{step.stage}")
                 self._note("adopted", f"{step.stage} had lost its supervisor", stage=step.stage)
             elif step.kind != "watch":
+                if status(self.run_dir.stage(step.stage)).state is StageState.DONE:
+                    self.redone.add(step.stage)
                 self._begin(step)
             self.begun.add(step.stage)
             self._watch(step.stage)
@@ -177,7 +162,7 @@ class Conductor:
         living = [name for name in lost if (latest := stages[name].latest()) is not None and latest.living()]
         stale = [name for name, seen in states.items() if seen.stale and seen.state is StageState.DONE]
         continuable = [name for name in stale if not resume_refusal(stages[name], plan)]
-        return next_step(states, self.errand, self.begun, continuable, living)
+        return next_step(states, self.errand, self.begun, continuable, living, self.redone)
 
     def _begin(self, step: Step) -> None:
         stage, plan = step.stage, self.run_dir.plan()

@@ -186,7 +186,9 @@ class Operations:
         if seen["pid"]:
             if restart:
                 raise Refused(
-                    "refused", f"{run} is running ({seen['stage']})", f"stop it before {restart} is restarted"
+                    "refused",
+                    f"{run} is running ({seen['stage']})",
+                    f"`eagledeck stop {run}` ends it; then restart {restart}",
                 )
             return {"pid": seen["pid"], "already": True}
         options = {"from": from_, "through": through, "stale": stale, "restart": restart}
@@ -207,8 +209,11 @@ class Operations:
                 raise Refused("refused", why, seen.remedy or "start the run")
         return self.op_start(run)
 
-    def op_restart(self, run: str, stage: str) -> dict[str, Any]:
-        return self.op_start(run, restart=stage_name(stage))
+    def op_restart(self, run: str, stage: str, stale: str = "refuse") -> dict[str, Any]:
+        seen = status(self._stage(run, stage))
+        if seen.state in ALIVE:
+            raise Refused("refused", f"{stage} is {seen.state.value}", f"`eagledeck stop {run} {stage}` ends it first")
+        return self.op_start(run, restart=stage, stale=stale)
 
     def op_stop(self, run: str, stage: str = "") -> dict[str, Any]:
         holder = self._run(run)
