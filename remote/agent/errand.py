@@ -13,7 +13,7 @@ STALE = ("refuse", "rerun", "keep")
 
 @dataclass(frozen=True)
 class Errand:
-    """``restart``: a stage that begins a new output. ``stale``: what becomes of a finished stage whose input changed."""
+    """``restart``: a stage that begins a new output. ``stale``: what becomes of a finished stage that is stale."""
 
     through: str = "deploy"
     first: str = "generate"

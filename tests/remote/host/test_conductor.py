@@ -98,7 +98,7 @@ def test_a_stage_is_not_rerun_twice(host, wait_for):
     run = host.run(changes={"through": "extract"})
     conduct(run, wait_for)
     run.change_plan({"generate.max_samples": 20}, "")
-    with pytest.raises(RunError, match="generate is stale.*beginning with extract, would stay stale") as refusal:
+    with pytest.raises(RunError, match=r"generate is stale.*beginning with extract, would stay stale") as refusal:
         start_conductor(run.path, {"from": "extract", "stale": "rerun"})
     assert "`eagledeck start r1 --from generate --rerun-stale`" in refusal.value.remedy
     assert run.stage("extract").outputs() == [1]
@@ -126,7 +126,7 @@ def test_a_borrowed_stale_stage_is_never_started(host, wait_for):
     run = RunDir.create(host.root, "r2", host.plan({"generate.from_run": "lender/generate", "through": "extract"}))
     lender.change_plan({"generate.max_samples": 20}, "")
     for stale in ("rerun", "refuse"):
-        with pytest.raises(RunError, match="generate is borrowed from lender/generate and stale") as refusal:
+        with pytest.raises(RunError, match=r"generate is borrowed from lender/generate and stale") as refusal:
             start_conductor(run.path, {"stale": stale})
         assert "`eagledeck start lender --rerun-stale`" in refusal.value.remedy
         assert "`eagledeck start r2 --keep-stale`" in refusal.value.remedy
