@@ -308,3 +308,13 @@ def request_stop(run: RunDir, kill: bool = False) -> bool:
     for name in REQUESTS if kill else ("stop",):
         (control / name).touch(mode=0o600)
     return True
+
+
+def out_of_the_way(run: RunDir, seconds: float) -> bool:
+    """Whether no conductor is ending on request, or ends within that time: a start mustn't take it for one at work."""
+    folder, end = run.path / "conductor", time.monotonic() + seconds
+    while held(folder / "lock") and (folder / "control" / "stop").exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -20,7 +20,7 @@ from pipeline.geometry import GeometryError
 from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
 from remote.agent import recorder, services, starting
 from remote.agent.attempts import ServiceDir
-from remote.agent.conductor import conductor_view, request_stop
+from remote.agent.conductor import conductor_view, out_of_the_way, request_stop
 from remote.agent.curves import Curves
 from remote.agent.files import events, listing, tail
 from remote.agent.members import send
@@ -28,6 +28,8 @@ from remote.agent.paths import PathRefused, inside, run_path, service_path, stag
 from remote.protocol import ProtocolError
 
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
+LAST_WORDS_S = 5.0
+"""A conductor that was asked to stop is there this long after its stage has ended: it stops services, and notes why."""
 CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt"})
 
 
@@ -182,6 +184,8 @@ class Operations:
         self, run: str, from_: str = "", through: str = "", stale: str = "refuse", restart: str = ""
     ) -> dict[str, Any]:
         holder = self._run(run)
+        if not out_of_the_way(holder, LAST_WORDS_S):
+            raise Refused("refused", f"{run} is being stopped", "start it again once the stage has ended")
         seen = conductor_view(holder)
         if seen["pid"]:
             if restart:
