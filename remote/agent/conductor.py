@@ -36,10 +36,12 @@ from pipeline.rundir import (
 from remote.agent import services
 from remote.agent.detach import Ready, detach
 from remote.agent.errand import Errand, errand_of
+from remote.agent.holders import still_runs
 from remote.agent.route import Step, next_step
 from remote.agent.service_view import allowed_through, needed
 from remote.agent.staleness import refusal
 from remote.agent.starting import adopt, start_recorder, start_stage
+from remote.agent.trouble import told
 
 TICK_S = 0.25
 SERVICES_S = 5.0
@@ -51,10 +53,12 @@ def conduct(path: Path, options: dict[str, str]) -> int:
     try:
         run = RunDir.open(path)
         errand = errand_of(run, options)
+        folder = run.path / "conductor"
+        folder.mkdir(mode=0o700, exist_ok=True)
     except RunError as error:
         return Ready(1).refused(error.message, error.remedy)
-    folder = run.path / "conductor"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return Ready(1).refused(*told(error, path))
     return detach(lambda ready: Conductor(run, errand, ready).run(), folder / "log")
 
 
@@ -82,11 +86,13 @@ class Conductor:
             (control / asked).unlink(missing_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: self._stop_by_signal())
         try:
-            refusal = self._refusal()
+            refused = self._refusal()
         except RunError as error:
-            refusal = error.message, error.remedy
-        if refusal:
-            return self.ready.refused(*refusal)
+            refused = error.message, error.remedy
+        except OSError as error:
+            refused = told(error, self.run_dir.path)
+        if refused:
+            return self.ready.refused(*refused)
         self.journal = JsonLines(self.folder / "events.jsonl")
         self._save("running", "")
         self.ready.running()
@@ -99,7 +105,7 @@ class Conductor:
         except RunError as error:
             last = Step("halt", message=error.message, remedy=error.remedy)
         except OSError as error:
-            last = Step("halt", message=f"{error.strerror}: {error.filename}", remedy="free some space on the volume")
+            last = Step("halt", "", *told(error, self.run_dir.path))
         finally:
             self._release(())
             self._save("done" if last.kind == "finish" else "halted", last.stage, last.message, last.remedy)
@@ -159,7 +165,7 @@ class Conductor:
         states = run_status(self.run_dir, plan)
         stages = {name: self.run_dir.stage(name) for name in STAGES}
         lost = [name for name, seen in states.items() if seen.state is StageState.LOST and not seen.resumable]
-        living = [name for name in lost if (latest := stages[name].latest()) is not None and latest.living()]
+        living = [name for name in lost if (latest := stages[name].latest()) is not None and still_runs(latest)]
         stale = [name for name, seen in states.items() if seen.stale and seen.state is StageState.DONE]
         continuable = [name for name in stale if not resume_refusal(stages[name], plan)]
         return next_step(states, self.errand, self.begun, continuable, living, self.redone)

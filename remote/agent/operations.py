@@ -19,12 +19,15 @@ from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
 from remote.agent import recorder, services, starting
+from remote.agent.alone import kill_alone, runs_alone
 from remote.agent.attempts import ServiceDir
 from remote.agent.conductor import conductor_view, out_of_the_way, request_stop
 from remote.agent.curves import Curves
 from remote.agent.files import events, listing, tail
+from remote.agent.holders import still_runs
 from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
+from remote.agent.trouble import told
 from remote.protocol import ProtocolError
 
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
@@ -50,7 +53,7 @@ def refusal(error: Exception) -> Refused:
     if isinstance(error, (RunError, ConfigError, GeometryError, PathRefused)):
         return Refused("refused", error.message, error.remedy)
     if isinstance(error, OSError):
-        return Refused("refused", f"{error.strerror or error}: {error.filename or 'the host'}", "see eagledeck doctor")
+        return Refused("refused", *told(error, Path("the host")))
     return Refused("internal", f"{type(error).__name__}: {error}", "please report this")
 
 
@@ -245,9 +248,8 @@ class Operations:
         for name, attempt in self._alive(holder, stage):
             attempt.request("kill", "a person")
             _wake(attempt)
-            main = attempt.state().get("main") or {}
-            if attempt.spec().get("by") == "alone" and main.get("pid"):  # run by hand: nobody else would do it
-                send((int(main["pid"]), int(main["start"] or 0)), signal.SIGKILL)
+            if runs_alone(attempt):  # run by hand: nobody else would do it
+                kill_alone(attempt)
             killed.append(name)
         if not killed and not conductor:
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
@@ -270,7 +272,7 @@ class Operations:
             seen, latest = status(folder), folder.latest()
             if latest is None:
                 continue
-            if seen.state is StageState.LOST and latest.living():
+            if seen.state is StageState.LOST and still_runs(latest):
                 starting.adopt(latest, f"{run.name}/{name}")
                 found.append((name, latest))
             elif seen.state in ALIVE:
@@ -281,5 +283,5 @@ class Operations:
 def _wake(attempt: Attempt) -> None:
     """Has the supervisor look for requests now instead of within a second."""
     supervisor = attempt.state().get("supervisor") or {}
-    if supervisor.get("pid") and attempt.spec().get("by") != "alone":
+    if supervisor.get("pid") and not runs_alone(attempt):
         send((int(supervisor["pid"]), int(supervisor.get("start") or 0)), signal.SIGHUP)
