@@ -144,6 +144,7 @@ class Supervisor:
                 pass_fds=(writer.fd,),
                 start_new_session=True,
             )
+            writer.hand_to(child.pid)
         except OSError as error:
             self.code = 127
             message = f"can't start {argv[0]}: {error.strerror}"
