@@ -217,9 +217,12 @@ class Operations:
         return self.op_start(run)
 
     def op_restart(self, run: str, stage: str, stale: str = "refuse") -> dict[str, Any]:
-        seen = status(self._stage(run, stage))
+        folder = self._stage(run, stage)
+        seen, latest = status(folder), folder.latest()
         if seen.state in ALIVE:
             raise Refused("refused", f"{stage} is {seen.state.value}", f"`eagledeck stop {run} {stage}` ends it first")
+        if latest is not None and seen.state is StageState.LOST and still_runs(latest):
+            raise Refused("refused", f"{stage} is {seen.state.value}: {seen.message}", seen.remedy)
         return self.op_start(run, restart=stage, stale=stale)
 
     def op_stop(self, run: str, stage: str = "") -> dict[str, Any]:

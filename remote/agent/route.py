@@ -6,7 +6,7 @@ Imports pipeline.rundir for their types, remote.agent.errand and staleness.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.rundir import StageState, StageStatus
 from remote.agent.errand import Errand
@@ -39,6 +39,9 @@ def next_step(
     continued under the plan as it is now (only the amount has changed). ``living``: stages that are LOST and still run.
     ``redone``: stages this conductor has begun again although they were finished; none is a second time.
     """
+    if errand.restart in begun:
+        # done: what is told from now on is about going on, and no remedy may repeat it
+        errand = replace(errand, restart="")
     for stage in errand.stages():
         step = _step(stage, states[stage], errand, begun, continuable, living, redone)
         if step is not None:
@@ -63,7 +66,7 @@ def _step(
     if stage in begun and state in ENDED:
         why = f"{stage} {_WORDS[state]}" + (f": {seen.message}" if seen.message else "")
         return Step("halt", stage, why, seen.remedy or ("resume continues it" if seen.resumable else ""))
-    if stage == errand.restart and stage not in begun:
+    if stage == errand.restart:
         return _halt(stage, not_here(stage, seen)) if seen.borrowed else Step("restart", stage)
     if state is StageState.DONE:
         if not seen.stale or errand.stale == "keep":

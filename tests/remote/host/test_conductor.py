@@ -120,6 +120,13 @@ def test_what_becomes_stale_again_while_it_is_rerun_halts(host, wait_for):
     assert run.stage("extract").outputs() == [1, 2]
 
 
+def test_what_a_restart_left_stale_is_brought_up_to_date_by_a_start():
+    states = dict(dict.fromkeys(STAGES, DONE), deploy=STALE)
+    step = next_step(states, Errand(restart="train", run="kimi"), begun={"train"})
+    assert (step.kind, step.stage) == ("halt", "deploy")
+    assert "`eagledeck start kimi --rerun-stale`" in step.remedy
+
+
 def test_a_borrowed_stale_stage_is_never_started(host, wait_for):
     lender = host.run("lender")
     conduct(lender, wait_for, through="generate")

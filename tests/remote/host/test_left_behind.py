@@ -18,7 +18,7 @@ from remote.agent.detach import Ready
 from remote.agent.errand import errand_of
 from remote.agent.holders import holders
 from remote.agent.members import Process
-from remote.agent.operations import Operations
+from remote.agent.operations import Operations, Refused
 from remote.agent.supervisor import Supervisor
 from remote.agent.trouble import told
 
@@ -61,6 +61,9 @@ def test_a_process_nobody_remembered_is_found_by_its_lock(orphan):
     assert holders(stage.writer_lock_path) == [(process.pid, process_start(process.pid))]
     step = Conductor(run, errand_of(run, {}), Ready(-1))._next()
     assert (step.kind, step.stage) == ("adopt", "generate")
+    with pytest.raises(Refused, match="the stage still runs") as refused:
+        Operations(run.root).call("restart", {"run": "r1", "stage": "generate"})
+    assert "`eagledeck kill r1 generate`" in refused.value.remedy
 
 
 def test_a_process_nobody_remembered_is_killed(orphan, host, wait_for):
