@@ -79,7 +79,9 @@ class Conductor:
         """The whole life of the conductor; the exit status of the detached process."""
         self.lock = Lock.acquire(self.folder / "lock")
         if self.lock is None:
-            return self.ready.refused(f"{self.run_dir.name} is being conducted already", "watch it, or stop it first")
+            return self.ready.refused(
+                f"{self.run_dir.name} is being conducted already", "watch it, or stop it first (`eagledeck stop RUN`)"
+            )
         control = self.folder / "control"
         control.mkdir(mode=0o700, exist_ok=True)
         for asked in REQUESTS:
