@@ -251,6 +251,10 @@ class Collector:
     async def resume(self, stage: str | None = None) -> None:
         await self._act("resume", **({"stage": stage} if stage else {}))
 
+    async def restart(self, stage: str, *, stale: str = "refuse") -> None:
+        """Begin a new output of a stage and go on from there; the old one stays on disk. `stale` as in `start`."""
+        await self._act("restart", stage=stage, stale=stale)
+
     async def kill(self, stage: str | None = None) -> None:
         """End every process of the running stage at once; what it has not saved is lost."""
         await self._act("kill", **({"stage": stage} if stage else {}))

@@ -38,6 +38,7 @@ KEYS = (
     ),
     Key("run.stop", "x", "x", "stop", "run", "stop the stage at work: it saves and ends", "stop", 1),
     Key("run.resume", "r", "r", "resume", "run", "resume the stage that was stopped or failed", "resume", 2),
+    Key("run.restart", "n", "n", "restart", "run", "restart a stage with a new output"),
     Key("run.kill", "K,shift+k", "K", "kill", "run", "kill the stage at work; asks for its name", "kill", 4),
     Key("run.edit", "e", "e", "edit", "run", "edit the plan", "edit", 2),
     Key("run.previous", "left_square_bracket", "[", "previous_run", "run", "the previous run of this host"),

@@ -17,7 +17,9 @@ from pipeline.config import LIVE, Plan, StageParams, size_text
 from pipeline.failure import StageError, mount_of
 from pipeline.rate import Rate, eta_s
 from pipeline.rundir import Attempt, JsonLines, Output, RunDir, RunError, recorded_inputs
-from pipeline.rundir.lineage import shaped_by, shaping_params
+from pipeline.rundir.contents import GROWN, change, record_of
+from pipeline.rundir.errors import restart_words
+from pipeline.rundir.lineage import may_grow, shaped_by, shaping_params
 from pipeline.volume import Volume, measure_again, space, volume_of
 
 _PROGRESS_EVERY_S, _POLL_EVERY_S, _LIVE_EVERY_S = 0.5, 0.1, 1.0
@@ -175,6 +177,29 @@ class StageRun:
                     self._record_source()
         return self.params
 
+    def has_read(self, name: str, path: Path, sha256: str) -> None:
+        """Record the file of parameter `name` as it was read, which may be another one than when the output was opened.
+
+        Raises StageError when an output that has something in it was begun with other lines, OSError.
+        """
+        output = self.attempt.output()
+        source = output.source()
+        files = source.get("files") or {}
+        known = files.get(name)
+        if not self.main or (known and known.get("sha256") == sha256):
+            return
+        grown = may_grow(self.stage) and change(known) == GROWN
+        if known and not grown and not output.untouched:
+            raise StageError(
+                f"The file of {self.stage}.{name}, {path}, isn't the one that {output.name()} was begun with",
+                restart_words(self.run.name, self.stage),
+            )
+        record = record_of(str(path)) or {}
+        if record.get("sha256") != sha256:
+            # replaced again meanwhile: no file is of this size, so that the content decides
+            record = {"path": str(path), "bytes": -1, "mtime_ns": 0, "sha256": sha256}
+        output.write_source({**source, "files": {**files, name: record}})
+
     def free_bytes(self) -> int:
         """Bytes that may still be written: free on the volume (and within the plan's capacity), less the reserve."""
         free = space(Volume(self.output)).free
@@ -225,7 +250,7 @@ class StageRun:
 
     def _record_source(self) -> None:
         """Keep source.json saying what the output is made with: the plan it is continued under, live changes."""
-        output, shaped = self.attempt.output(), shaped_by(self.plan, self.stage, self.run.path)
+        output, shaped = self.attempt.output(), shaped_by(self.plan, self.stage)
         source = output.source()
         if self.main and any(source.get(name) != value for name, value in shaped.items()):
             output.write_source({**source, **shaped})

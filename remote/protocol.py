@@ -118,7 +118,7 @@ OPS: dict[str, dict[str, str]] = {
     "resume": {"run": _STR, "stage": _STR + "?"},
     "stop": {"run": _STR, "stage": _STR + "?"},
     "kill": {"run": _STR, "stage": _STR + "?"},
-    "restart": {"run": _STR, "stage": _STR},
+    "restart": {"run": _STR, "stage": _STR, "stale": _STR + "?"},
     "adopt": {"run": _STR, "stage": _STR},
     "watch": {"run": _STR, "every_s": _NUM + "?"},
     "unwatch": {},

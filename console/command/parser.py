@@ -84,6 +84,7 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
         if name == "kill":
             stage.add_argument("--yes", action="store_true", help="don't ask")
         _host_key(stage)
+    _add_restart(verb("restart", "runs:restart", "begin a new output of a stage; the old one stays on disk, uncounted"))
     change = verb("set", "runs:set_plan", "change the plan of a run: `eagledeck set RUN generate.max_samples=10000`")
     _run(change)
     change.add_argument("changes", nargs="+", metavar="KEY=VALUE")
@@ -152,12 +153,24 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     _run(start)
     start.add_argument("--from", dest="first", choices=STAGES, metavar="STAGE", help="the stage to begin with")
     start.add_argument("--through", choices=STAGES, metavar="STAGE", help="the last stage (the plan's, by default)")
-    stale = start.add_mutually_exclusive_group()
-    stale.add_argument("--rerun-stale", dest="stale", action="store_const", const="rerun", help="redo stale stages")
-    stale.add_argument("--keep-stale", dest="stale", action="store_const", const="keep", help="use them as they are")
-    start.set_defaults(stale="refuse")
+    _stale(start)
     start.add_argument("--verifier", metavar="FOLDER", help="change the verifier first (its folder on the host)")
     _host_key(start)
+
+
+def _add_restart(restart: argparse.ArgumentParser) -> None:
+    _run(restart)
+    restart.add_argument("stage", choices=STAGES, metavar="STAGE", help="the stage; the ones after it follow")
+    restart.add_argument("--yes", action="store_true", help="don't ask")
+    _stale(restart)
+    _host_key(restart)
+
+
+def _stale(parser: argparse.ArgumentParser) -> None:
+    stale = parser.add_mutually_exclusive_group()
+    stale.add_argument("--rerun-stale", dest="stale", action="store_const", const="rerun", help="redo stale stages")
+    stale.add_argument("--keep-stale", dest="stale", action="store_const", const="keep", help="use them as they are")
+    parser.set_defaults(stale="refuse")
 
 
 def _add_logs(logs: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The verbs that act on a run: start, stop, resume, kill, set. The host does the work; nothing here has to stay."""
+"""The verbs that act on a run: start, stop, resume, restart, kill, set. The host does the work; none has to stay."""
 
 from __future__ import annotations
 
@@ -39,21 +39,30 @@ def resume(args: argparse.Namespace) -> int:
     return _act(args, "resume", "goes on")
 
 
+def restart(args: argparse.Namespace) -> int:
+    target = find_run(args)
+    if not args.yes:
+        loss = f"Restarting {args.stage} takes its output out of count; it stays on disk."
+        _confirm(args.stage, loss, "`eagledeck resume` goes on with it.", "restarted")
+    ask_host(target, args.accept_host_key, "restart", run=target.run, stage=args.stage, stale=args.stale)
+    print(f"{args.stage} on {target.host.name} begins a new output; what comes after it follows.")
+    return 0
+
+
 def kill(args: argparse.Namespace) -> int:
     if not args.yes:
-        _ask_kill(args)
+        what = args.stage or args.run
+        _confirm(what, f"Killing {what} loses what it has not saved.", "`eagledeck stop` saves first.", "killed")
     return _act(args, "kill", "is being killed")
 
 
-def _ask_kill(args: argparse.Namespace) -> None:
-    what = args.stage or args.run
+def _confirm(what: str, loss: str, milder: str, done: str) -> None:
+    """Has `what` typed on a terminal. Raises Refusal when it isn't, or where nobody can type."""
     if not sys.stdin.isatty():
-        raise Refusal(
-            f"Killing {what} loses what it has not saved.", "Repeat with --yes; `eagledeck stop` saves first."
-        )
-    print(f"Killing {what} loses what it has not saved. Type {what} to go on: ", end="", file=sys.stderr, flush=True)
+        raise Refusal(loss, f"Repeat with --yes; {milder}")
+    print(f"{loss} Type {what} to go on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != what:
-        raise Refusal("Nothing was killed.")
+        raise Refusal(f"Nothing was {done}.")
 
 
 def _act(args: argparse.Namespace, op: str, done: str) -> int:

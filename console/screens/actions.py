@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from console.screens import intents
+from console.screens import intents, restarting
 from console.screens.hostkey import HostKeyQuestion, host_key_intent, host_key_question
 from console.screens.intents import Intent, Refusal
 from console.widgets.alerts import Alert
@@ -110,6 +110,25 @@ class RunActions(Screen[object]):
             self.perform(f"resume {stage}", lambda: self.collector.resume(stage), f"The host is resuming {stage}")
 
         self.ask(intent, act)
+
+    def action_restart(self) -> None:
+        def chosen(name: str) -> None:
+            if self.latest is not None:
+                confirm(restarting.confirm(self.latest, name))
+
+        def confirm(intent: Intent | Refusal) -> None:
+            stage = intent.stage if isinstance(intent, Intent) else ""
+            self.ask(intent, lambda stale: act(stage, stale))
+
+        def act(stage: str, stale: str) -> None:
+            done = f"{stage} begins a new output"
+            self.perform(f"restart {stage}", lambda: self.collector.restart(stage, stale=stale), done)
+
+        intent = restarting.choose(self.latest)
+        if isinstance(intent, Intent) and not intent.stage:
+            self.ask(intent, chosen)
+        else:
+            confirm(intent)
 
     def action_kill(self) -> None:
         intent = intents.kill(self.latest)

@@ -43,7 +43,8 @@ class Refusal:
     remedy: str = ""
 
 
-def _offline(snapshot: Snapshot | None) -> Refusal | None:
+def offline(snapshot: Snapshot | None) -> Refusal | None:
+    """Why nothing can be asked of the host now."""
     if snapshot is None:
         return Refusal("No data from the host yet", "wait for the first one")
     if snapshot.link.state not in {"LIVE", "STALE"}:
@@ -56,7 +57,7 @@ def _offline(snapshot: Snapshot | None) -> Refusal | None:
 
 def start(snapshot: Snapshot | None) -> Intent | Refusal:
     """`s`. With STALE stages the answers are rerun and keep."""
-    if refused := _offline(snapshot):
+    if refused := offline(snapshot):
         return refused
     assert snapshot is not None
     active = active_stage(snapshot.stages)
@@ -68,13 +69,13 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
         return Refusal(f"{active.name} is already {active.state}", "x stops it")
     if conductor in CONDUCTING:
         return Refusal(under_way(snapshot), "x stops it")
-    planned = _planned(snapshot)
-    stale = [stage for stage in planned if stage.stale]
-    todo = [stage for stage in planned if stage.state in STARTABLE]
+    row = planned(snapshot)
+    stale = [stage for stage in row if stage.stale]
+    todo = [stage for stage in row if stage.state in STARTABLE]
     if not todo and not stale:
-        return Refusal(f"Every stage up to {planned[-1].name} is DONE", "e edits the plan")
+        return Refusal(f"Every stage up to {row[-1].name} is DONE", "e edits the plan")
     facts = [_going(snapshot, todo)] if todo else []
-    done = [stage.name for stage in planned if stage.state == "DONE" and not stage.stale]
+    done = [stage.name for stage in row if stage.state == "DONE" and not stage.stale]
     if done:
         facts.append(f"Kept as they are: {', '.join(done)}.")
     if snapshot.budget is not None and snapshot.budget.fits is False:
@@ -102,7 +103,8 @@ def under_way(snapshot: Snapshot) -> str:
     return f"{snapshot.run} is between two stages"
 
 
-def _planned(snapshot: Snapshot) -> list[StageView]:
+def planned(snapshot: Snapshot) -> list[StageView]:
+    """The stages up to the last one that the plan runs."""
     names = [stage.name for stage in snapshot.stages]
     last = names.index(snapshot.through) if snapshot.through in names else len(names) - 1
     return list(snapshot.stages[: last + 1])
@@ -128,7 +130,7 @@ def _from_where(stage: StageView) -> str:
 
 def stop(snapshot: Snapshot | None, now_host: float | None = None) -> Intent | Refusal:
     """`x`. One request; then the stage has its grace."""
-    if refused := _offline(snapshot):
+    if refused := offline(snapshot):
         return refused
     assert snapshot is not None
     active = active_stage(snapshot.stages)
@@ -150,7 +152,7 @@ def stop(snapshot: Snapshot | None, now_host: float | None = None) -> Intent | R
 
 def resume(snapshot: Snapshot | None) -> Intent | Refusal:
     """`r`."""
-    if refused := _offline(snapshot):
+    if refused := offline(snapshot):
         return refused
     assert snapshot is not None
     active = active_stage(snapshot.stages)
@@ -160,12 +162,14 @@ def resume(snapshot: Snapshot | None) -> Intent | Refusal:
     if stage is None:
         failed = next((stage for stage in snapshot.stages if stage.state in ENDED_BADLY), None)
         if failed is not None:
-            return Refusal(f"{failed.name} {failed.state} and can't be resumed", failed.remedy or "s starts it anew")
+            return Refusal(
+                f"{failed.name} {failed.state} and can't be resumed", failed.remedy or "n begins a new output"
+            )
         return Refusal("There is nothing to resume", "s starts the run")
     facts = [f"{stage.name} ({stage.state}) {_from_where(stage)}, with what it has saved{_output(stage)}."]
     if stage.message:
         facts.append(f"It had ended with: {stage.message}")
-    later = [other.name for other in _planned(snapshot)[[s.name for s in snapshot.stages].index(stage.name) + 1 :]]
+    later = [other.name for other in planned(snapshot)[[s.name for s in snapshot.stages].index(stage.name) + 1 :]]
     if later:
         facts.append(f"After it: {', '.join(later)}.")
     return Intent(f"Resume {stage.name}", tuple(facts), (Answer("resume", f"Resume {stage.name}"),), stage.name)
@@ -179,7 +183,7 @@ def _output(stage: StageView) -> str:
 
 def kill(snapshot: Snapshot | None) -> Intent | Refusal:
     """`K`. Its name has to be typed."""
-    if refused := _offline(snapshot):
+    if refused := offline(snapshot):
         return refused
     assert snapshot is not None
     living = ACTIVE | {"LOST"}

@@ -124,7 +124,7 @@ class _Deployment:
             trained = stage.inputs["train"].path
             checkpoint = latest_checkpoint(trained / "best")
             if checkpoint is None:
-                raise StageError(f"{trained} holds no whole drafter", "Run train again with --restart")
+                raise StageError(f"{trained} holds no whole drafter", "`eagledeck restart RUN train` makes it anew")
             stage.check_space(2 * (checkpoint / "model.safetensors").stat().st_size)
             export_drafter(checkpoint, stage.output, verifier_dtype(verifier))
             stage.event("saved", f"drafter exported to {stage.output.name}/{FOLDER}")

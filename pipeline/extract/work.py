@@ -104,7 +104,8 @@ class _Extraction:
         found = read_index(self._out)
         if found is not None and not found.begun_alike(wanted):
             raise StageError(
-                f"{self._out} was begun for another verifier or length", "Restart extract: it opens a new output"
+                f"{self._out} was begun for another verifier or length",
+                "`eagledeck restart RUN extract` opens a new output",
             )
         index = found or wanted
         listed = {shard.file for shard in index.shards}

@@ -169,6 +169,7 @@ def _read_prompts(stage: StageRun, params: GenerateParams) -> PromptIndex:
         index = index_prompts(path)
     except PromptError as error:
         raise StageError(error.message, error.remedy) from None
+    stage.has_read("prompts", path, index.sha256)
     for what, lines in (("left out", index.bad), ("a duplicate, left out", index.duplicates)):
         for line in lines[:_SHOWN_LINES]:
             stage.event("warning", f"{path.name} line {line.line}: {what}: {line.cause}")

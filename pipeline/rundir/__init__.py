@@ -22,7 +22,7 @@ from pipeline.rundir.lineage import (
     stale,
 )
 from pipeline.rundir.locks import Lock, held, held_here
-from pipeline.rundir.locktest import try_locks
+from pipeline.rundir.locktest import know_locks, try_locks
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import valid_name
 from pipeline.rundir.start import new_attempt, refuse_while_living, resume_refusal
@@ -54,6 +54,7 @@ __all__ = [
     "iter_jsonl",
     "iter_metrics",
     "joined_metrics",
+    "know_locks",
     "latest_checkpoint",
     "new_attempt",
     "process_start",

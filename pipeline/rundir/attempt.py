@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.rundir.atomic import FULL, encode, read_json, write_json, write_json_fast, write_new
-from pipeline.rundir.errors import RunError, refuse_newer
+from pipeline.rundir.errors import RunError, refuse_newer, restart_words
 from pipeline.rundir.identity import alive, incarnation
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import number_of
@@ -48,7 +48,9 @@ class Attempt:
         refuse_newer(spec, self.path / "spec.json")
         number = spec.get("output")
         if not isinstance(number, int):
-            raise RunError(f"{self.path}/spec.json names no output", "Restart the stage")
+            raise RunError(
+                f"{self.path}/spec.json names no output", restart_words(self.stage.run.name, self.stage.stage)
+            )
         return self.stage.output(number)
 
     def state(self) -> dict[str, Any]:
@@ -56,22 +58,26 @@ class Attempt:
         return read_json(self.path / "state.json") or {}
 
     def write_state(self, **fields: Any) -> dict[str, Any]:
-        """Merge fields into state.json (one writer) and return it. The first call is the start of the attempt."""
+        """Merge fields into state.json (one writer) and return it. The first call is the start of the attempt.
+
+        Raises OSError. When nothing fits the volume any more, the output that counted still does.
+        """
         state, now = self.state(), time.time()
         first = not state
         if first:
-            self.begin()
             state = {"schema": 1, "phase": "starting", "incarnation": incarnation(), "started": now}
         state.update(fields, wall=now, mono=time.monotonic())
         write_json(self.path / "state.json", state)
-        if first and "output" in self.spec():
-            # only now: an output that loses its report has an attempt that says why
-            self.output().reopen()
+        if first:
+            # only now: whatever loses its report or its place has an attempt that says why
+            self.begin()
         return state
 
     def begin(self) -> None:
-        """Make this attempt's output the one that counts. Twice is fine."""
-        self.stage.point_current(self.output())
+        """Make this attempt's output the one that counts, and incomplete until this attempt completes it."""
+        output = self.output()
+        self.stage.point_current(output)
+        output.reopen()
 
     def started(self) -> bool:
         return any((self.path / name).exists() for name in ("state.json", "outcome.json", "exit.json"))

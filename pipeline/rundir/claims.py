@@ -1,6 +1,7 @@
 """Stand-ins for locks on volumes whose locks don't work: a file beside the lock that names the process that holds it.
 
-Weaker than a lock: it ends with that one process, not with its children, and a restart of the host frees it.
+Weaker than a lock: it ends with that one process, not with its children, and a restart of the host frees it. It is
+written beside every lock, also where locks work: should they turn out not to, nobody who holds one is lost.
 Imports rundir.atomic and identity.
 """
 
@@ -10,11 +11,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir.atomic import encode, read_json, temporary, write_json, write_new
+from pipeline.rundir.atomic import encode, read_json, temporary, write_json_fast, write_new
 from pipeline.rundir.identity import alive, incarnation, process_start
 
 MARKER = "locks.json"
 """In the root: {"work": false} when the two-process lock test failed there."""
+
+
+def working(root: Path) -> bool:
+    """Whether the locks of a root are trusted: unless its lock test said that they don't work."""
+    return (read_json(root / MARKER) or {}).get("work") is not False
 
 
 def needed(lock: Path) -> bool:
@@ -43,13 +49,16 @@ def claimed(lock: Path) -> bool:
     return found is not None and _lives(found)
 
 
-def take_over(lock: Path) -> None:
-    """Name this process as the holder in its parent's place."""
-    write_json(_holder(lock), _me())
+def name(lock: Path, pid: int | None = None) -> None:
+    """Name a process (this one, by default) as the holder in the place of who was. Raises OSError.
+
+    Not durable: after a power cut the host lives another life, and no name counts.
+    """
+    write_json_fast(_holder(lock), _identity(os.getpid() if pid is None else pid))
 
 
 def disclaim(lock: Path) -> None:
-    """Take the name away, if it is this process's."""
+    """Take the name away, if it is this process's. Raises OSError."""
     found = read_json(_holder(lock))
     if found == _me():
         os.unlink(_holder(lock))
@@ -60,7 +69,11 @@ def _holder(lock: Path) -> Path:
 
 
 def _me() -> dict[str, Any]:
-    return {"pid": os.getpid(), "start": process_start(os.getpid()), "incarnation": incarnation()}
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    return {"pid": pid, "start": process_start(pid), "incarnation": incarnation()}
 
 
 def _lives(record: dict[str, Any]) -> bool:

@@ -28,5 +28,10 @@ def refuse_newer(record: Mapping[str, Any], where: Path, known: int = 1) -> None
         )
 
 
+def restart_words(run: str, stage: str) -> str:
+    """What to do where an output can't be gone on with."""
+    return f"`eagledeck restart {run} {stage}` opens a new output; this one stays on disk"
+
+
 class PlanConflict(RunError):
     """The plan got a newer revision between reading it and writing the next one."""

@@ -19,7 +19,7 @@ from typing import Any
 from pipeline.config import STAGES, ConfigError, Plan, set_values
 from pipeline.rundir.atomic import encode, fsync_folder, read_json, replace_link, temporary, write_json, write_new
 from pipeline.rundir.attempt import Attempt
-from pipeline.rundir.errors import PlanConflict, RunError, refuse_newer
+from pipeline.rundir.errors import PlanConflict, RunError, refuse_newer, restart_words
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import RESERVED, number_of, numbered, numbers, stay_inside, valid_name
 
@@ -211,7 +211,9 @@ class StageDir:
     def output(self, number: int) -> Output:
         """Output `number`. Raises RunError when it isn't there."""
         if number not in self.outputs():
-            raise RunError(f"{self.run.name}/{self.stage} has no output {number}", "Restart the stage to make one")
+            raise RunError(
+                f"{self.run.name}/{self.stage} has no output {number}", restart_words(self.run.name, self.stage)
+            )
         return Output(numbered(self.path / "out", number), self)
 
     def current(self) -> Output | None:

@@ -6,10 +6,9 @@ Imports pipeline.config, pipeline.hostpath and rundir.layout. Nothing here rerun
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ from typing import Any
 from pipeline.config import STAGES, DeployParams, Plan
 from pipeline.fields import HOW, TARGET, show
 from pipeline.hostpath import host_path
-from pipeline.rundir.errors import RunError, refuse_newer
+from pipeline.rundir.borrowed import unlike, verifier_config
+from pipeline.rundir.contents import change, record_of
+from pipeline.rundir.errors import RunError, refuse_newer, restart_words
 from pipeline.rundir.layout import RunDir, StageDir
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import stay_inside, valid_name
@@ -84,27 +85,42 @@ def files_of(plan: Plan, stage: str, run: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for name in _FILES:
         named = getattr(plan.params(stage), name, "")
-        value = str(host_path(named, run))
-        info = _stat(value) if named else None
-        if info is not None:
-            size, changed = info
-            digest = _digest(value, size, changed)
-            found[name] = {"path": value, "bytes": size, "mtime_ns": changed, "sha256": digest}
+        record = record_of(str(host_path(named, run))) if named else None
+        if record is not None:
+            found[name] = record
     return found
 
 
-def shaped_by(plan: Plan, stage: str, run: Path) -> dict[str, Any]:
-    """The part of source.json that follows from a plan: plan_revision, params, fingerprint, files.
+def changed_files(output: Output) -> dict[str, str]:
+    """What became of the files that shape an output since: parameter -> "has grown" or "has changed"."""
+    records = output.source().get("files")
+    found = {name: change(record) for name, record in records.items()} if isinstance(records, dict) else {}
+    return {name: how for name, how in found.items() if how}
 
-    `run` is the folder of the run.
-    """
+
+def may_grow(stage: str) -> bool:
+    """Whether an output may be continued when its file got more lines: generate goes on to the new ones."""
+    return stage == "generate"
+
+
+def shaped_by(plan: Plan, stage: str) -> dict[str, Any]:
+    """The part of source.json that follows from a plan: plan_revision, params, fingerprint."""
     params = shaping_params(plan, stage)
-    return {
-        "plan_revision": plan.revision,
-        "params": params,
-        "fingerprint": fingerprint(params),
+    return {"plan_revision": plan.revision, "params": params, "fingerprint": fingerprint(params)}
+
+
+def source_of(plan: Plan, stage: str, inputs: Mapping[str, Output], run: Path) -> dict[str, Any]:
+    """source.json of an output that is opened now. `run` is the folder of the run."""
+    source = {
+        "schema": 1,
+        **shaped_by(plan, stage),
         "files": files_of(plan, stage, run),
+        "inputs": {name: input_record(found) for name, found in inputs.items()},
+        "borrowed": {name: plan.stages[name].from_run for name in inputs if plan.stages[name].from_run},
+        "created": time.time(),
     }
+    config = verifier_config(plan) if stage in _VERIFIED else ""
+    return {**source, "verifier_config": config} if config else source
 
 
 def lender(run: RunDir, stage: str, plan: Plan) -> StageDir | None:
@@ -176,17 +192,17 @@ def input_record(output: Output) -> dict[str, Any]:
 def recorded_inputs(run: RunDir, output: Output) -> dict[str, Output]:
     """The outputs an output is made from, fingerprints checked. Raises RunError when one is gone or has changed."""
     found = {}
-    source = output.source()
+    source, again = output.source(), restart_words(run.name, output.stage.stage)
     refuse_newer(source, output.path / "source.json")
     for name, record in _inputs(source).items():
         lent_by = str(record.get("run"))
         if not valid_name(lent_by):
-            raise RunError(f"{output.path}/source.json names the run {lent_by!r}", f"Restart {output.stage.stage}")
+            raise RunError(f"{output.path}/source.json names the run {lent_by!r}", again)
         lent = RunDir.open(run.root / lent_by).stage(name).output(int(record.get("output", 0)))
         if lent.fingerprint != record.get("fingerprint"):
             raise RunError(
                 f"{lent.name()} has changed since {output.name()} was begun from it",
-                f"Restart {output.stage.stage}: it opens a new output",
+                again,
             )
         found[name] = lent
     return found
@@ -215,15 +231,14 @@ def _stale(run: RunDir, stage: str, plan: Plan, known: Known) -> str:
     if output is None:
         return ""
     if output.stage.run.path != run.path:
-        return stale(output.stage.run, stage, None, known)
+        return unlike(plan, output) or stale(output.stage.run, stage, None, known)
     changes = changed_params(plan, stage, output)
     if changes:
         words = [f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()]
         return "; ".join(words)
     source = output.source()
-    for name, record in source.get("files", {}).items():
-        if _file_changed(record):
-            return f"the file of {stage}.{name}, {record.get('path')}, has changed since"
+    for name, how in changed_files(output).items():
+        return f"the file of {stage}.{name}, {source['files'][name].get('path')}, {how} since"
     for name, record in _inputs(source).items():
         reason = _input_moved(run, plan, name, record, known)
         if reason:
@@ -260,32 +275,3 @@ def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any], 
 
 def _key(stage: str, name: str) -> str:
     return name if "." in name else f"{stage}.{name}"
-
-
-def _file_changed(record: object) -> bool:
-    """Whether a recorded file has other content now; one that is gone has been used up, not changed."""
-    if not isinstance(record, dict):
-        return False
-    path = str(record.get("path"))
-    info = _stat(path)
-    if info is None or info == (record.get("bytes"), record.get("mtime_ns")):
-        return False
-    return info[0] != record.get("bytes") or _digest(path, *info) != record.get("sha256")
-
-
-def _stat(path: str) -> tuple[int, int] | None:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return (info.st_size, info.st_mtime_ns) if Path(path).is_file() else None
-
-
-@functools.lru_cache(maxsize=64)
-def _digest(path: str, size: int, changed: int) -> str:
-    """sha256 of a file as it is at that size and time (the key of the cache)."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()

@@ -8,6 +8,7 @@ decides (rundir.claims). Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -31,10 +32,13 @@ _ours: dict[tuple[int, int], list[int]] = {}
 
 
 class Lock:
-    """An exclusive lock held through `fd`. Made by `acquire` or `inherited`; a context manager."""
+    """An exclusive lock held through `fd`. Made by `acquire` or `inherited`; a context manager.
 
-    def __init__(self, path: Path, fd: int, claimed: bool = False) -> None:
-        self.path, self.fd, self.claimed = path, fd, claimed
+    Kernel's lock and holder's name are both taken wherever they can be. Which of the two decides is the root's marker.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self.fd = path, fd
         self._key = _key(fd)
         _ours.setdefault(self._key, []).append(fd)
 
@@ -44,17 +48,24 @@ class Lock:
         path = Path(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            by_claim = claims.needed(path)
-            taken = None if by_claim else take(fd)
+            taken = None if claims.needed(path) else take(fd)
             if taken is None:
-                by_claim, taken = True, not held_here(path) and claims.claim(path)
+                taken = not held_here(path) and claims.claim(path)
+                with contextlib.suppress(OSError):
+                    # for a root whose locks are found to work later; here it says nothing
+                    if taken:
+                        take(fd)
+            elif taken:
+                with contextlib.suppress(OSError):
+                    # a full volume has no room for it; the lock is what counts
+                    claims.name(path)
         except BaseException:
             os.close(fd)
             raise
         if not taken:
             os.close(fd)
             return None
-        return cls(path, fd, by_claim)
+        return cls(path, fd)
 
     @classmethod
     def inherited(cls, path: Path, fd: int) -> Lock:
@@ -67,10 +78,18 @@ class Lock:
         by_claim = same and claims.needed(path)
         if not same or (not by_claim and take(fd) is False):
             raise RunError(f"Descriptor {fd} is not the lock {path}", "Start the stage through its supervisor")
-        if by_claim:
-            claims.take_over(path)
+        try:
+            claims.name(path)
+        except OSError:
+            if by_claim:
+                raise
         os.set_inheritable(fd, False)
-        return cls(path, fd, by_claim)
+        return cls(path, fd)
+
+    def hand_to(self, pid: int) -> None:
+        """Name a child that got the descriptor as the holder: `release` then leaves its name where it is."""
+        with contextlib.suppress(OSError):
+            claims.name(self.path, pid)
 
     @property
     def inheritable(self) -> bool:
@@ -88,7 +107,8 @@ class Lock:
         _ours[self._key].remove(self.fd)
         if not _ours[self._key]:
             del _ours[self._key]
-            if self.claimed:
+            with contextlib.suppress(OSError):
+                # before the lock is free, so that the next holder's name stays
                 claims.disclaim(self.path)
         os.close(self.fd)
         self.fd = -1

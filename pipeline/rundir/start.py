@@ -16,7 +16,8 @@ from pipeline.fields import show
 from pipeline.rundir import lineage, locks
 from pipeline.rundir.atomic import fsync_folder, write_json
 from pipeline.rundir.attempt import Attempt
-from pipeline.rundir.errors import RunError, refuse_newer
+from pipeline.rundir.contents import CHANGED
+from pipeline.rundir.errors import RunError, refuse_newer, restart_words
 from pipeline.rundir.layout import StageDir
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import numbered, stay_inside
@@ -88,7 +89,8 @@ def new_attempt(
 
 def refuse_while_living(stage: StageDir) -> None:
     """Raise RunError while another process holds the writer lock, or a remembered member of an attempt lives."""
-    label, remedy = f"{stage.run.name}/{stage.stage}", "Stop or kill the stage, then start it again"
+    label = f"{stage.run.name}/{stage.stage}"
+    remedy = f"`eagledeck kill {stage.run.name} {stage.stage}` ends what is left; then start it again"
     if locks.held(stage.writer_lock_path) and not locks.held_here(stage.writer_lock_path):
         raise RunError(f"A process of {label} still writes", remedy)
     living = {pid for number in stage.attempts() for pid in _left(stage.attempt(number))} - {os.getpid()}
@@ -117,7 +119,12 @@ def resume_refusal(stage: StageDir, plan: Plan | None = None) -> str:
     for name, (old, new) in changes.items():
         if name not in allowed:
             return f"output {output.number} was begun with {name} = {show(old)}, the plan says {show(new)}"
-    if output.complete and not changes:
+    files = lineage.changed_files(output)
+    for name, how in files.items():
+        if how == CHANGED or not lineage.may_grow(stage.stage):
+            path = output.source()["files"][name].get("path")
+            return f"the file of {stage.stage}.{name}, {path}, {how} since output {output.number} was begun"
+    if output.complete and not changes and not files:
         return f"output {output.number} is complete"
     try:
         inputs = lineage.inputs_of(stage.run, stage.stage, plan)
@@ -142,19 +149,13 @@ def _pick_output(stage: StageDir, plan: Plan, inputs: dict[str, Output], restart
         refuse_newer(output.source(), output.path / "source.json")
         refusal = resume_refusal(stage, plan)
         if refusal:
-            raise RunError(f"{stage.run.name}/{stage.stage} can't go on: {refusal}", "Restart opens a new output")
+            raise RunError(
+                f"{stage.run.name}/{stage.stage} can't go on: {refusal}", restart_words(stage.run.name, stage.stage)
+            )
         # source.json follows when the stage is under way: until then, a complete output is what it says
         return output, True
     output = output or _unused(stage) or _opened(stage)
-    output.write_source(
-        {
-            "schema": 1,
-            **lineage.shaped_by(plan, stage.stage, stage.run.path),
-            "inputs": {name: lineage.input_record(found) for name, found in inputs.items()},
-            "borrowed": {name: plan.stages[name].from_run for name in inputs if plan.stages[name].from_run},
-            "created": time.time(),
-        }
-    )
+    output.write_source(lineage.source_of(plan, stage.stage, inputs, stage.run.path))
     return output, False
 
 

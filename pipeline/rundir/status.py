@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.config import STAGES, Plan
 from pipeline.rundir import lineage, locks
 from pipeline.rundir.attempt import Attempt
-from pipeline.rundir.errors import RunError
+from pipeline.rundir.errors import RunError, restart_words
 from pipeline.rundir.identity import incarnation
 from pipeline.rundir.layout import RunDir, StageDir
 from pipeline.rundir.start import resume_refusal
@@ -110,7 +110,7 @@ def _unstarted(stage: StageDir, plan: Plan, running: bool) -> StageStatus:
 
 
 def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus:
-    state = attempt.state()
+    state, run = attempt.state(), stage.run.name
     base = StageStatus(StageState.LOST, attempt=attempt.number, started=_number(state.get("started")))
     ended = attempt.exit()
     if ended is not None:
@@ -142,7 +142,7 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
             base,
             ended=None,
             message=f"The supervisor is gone, the stage still runs{pids}",
-            remedy="Adopt the stage to go on watching it, or kill it",
+            remedy=f"`eagledeck start {run}` watches it again, `eagledeck kill {run} {stage.stage}` ends it",
         )
     return replace(
         base,
@@ -177,7 +177,7 @@ def _checked_resumable(stage: StageDir, plan: Plan, found: StageStatus) -> Stage
     if not refusal:
         return found
     message = f"{found.message}; {refusal}" if found.message else refusal
-    return replace(found, resumable=False, message=message, remedy="Restart opens a new output")
+    return replace(found, resumable=False, message=message, remedy=restart_words(stage.run.name, stage.stage))
 
 
 def _borrowed(stage: StageDir, plan: Plan, known: lineage.Known | None) -> StageStatus:

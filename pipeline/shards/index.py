@@ -14,7 +14,7 @@ from pipeline.stage import StageError
 
 PIECE = 16 << 20
 """Bytes of one read or write."""
-_AGAIN = "Run extract again with --restart"
+_AGAIN = "`eagledeck restart RUN extract` makes them anew"
 
 
 class ShardError(StageError):

@@ -144,14 +144,18 @@ class Trainer:
         tables = {name: weights.pop(name, None) for name in ("d2t", "t2d")}
         own = self.vocabulary.d2t
         if tables["d2t"] is not None and not torch.equal(tables["d2t"], own):
-            raise StageError(f"{folder} was trained on another draft vocabulary", "Restart train to begin anew")
+            raise StageError(
+                f"{folder} was trained on another draft vocabulary", "`eagledeck restart RUN train` begins anew"
+            )
         try:
             self.drafter.load_state_dict(weights)
             state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
             self.optimizer.load_state_dict(state)
         except (RuntimeError, ValueError, KeyError) as error:
             line = str(error).splitlines()[0]
-            raise StageError(f"{folder} does not fit this drafter ({line})", "Restart train to begin anew") from None
+            raise StageError(
+                f"{folder} does not fit this drafter ({line})", "`eagledeck restart RUN train` begins anew"
+            ) from None
         found: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
         self.position = Position(**found.pop("position"))
         self.tally = Tally(self.params.ttt_steps, **found.pop("tally"))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir import RunDir, RunError, incarnation
+from pipeline.rundir import RunDir, RunError, incarnation, know_locks
 from pipeline.volume import Volume, volume_of
 from remote.agent.operations import CHANGING, Operations, refusal
 from remote.agent.outbox import Outbox
@@ -59,6 +59,7 @@ def serve(root: Path, nonce: str, source: int = 0, sink: int = 1, silence_s: flo
         os.write(sink, encode(Failure(0, "refused", why, "name another root, on a volume that can be written"))[0])
         return 1
     os.write(sink, encode(hello(root))[0])
+    know_locks(root)
     agent = Agent(root, sink)
     agent.read(source, silence_s)
     agent.outbox.close(CLOSE_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.rundir import Attempt, RunDir, StageDir
+from pipeline.rundir import Attempt, RunDir, RunError, StageDir
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,14 @@ def attempt_at(path: Path) -> Attempt:
     if folder.parent.name == "services":
         return ServiceAttempt(path, ServiceDir(folder, RunDir(folder.parent)))
     return Attempt(path, StageDir(folder, RunDir(folder.parent)))
+
+
+def completed(attempt: Attempt) -> bool:
+    """Whether this attempt has completed its output: an older report isn't its own."""
+    if "output" not in attempt.spec():
+        return False
+    try:
+        output = attempt.output()
+    except RunError:
+        return False
+    return output.complete and (output.report() or {}).get("attempt", attempt.number) == attempt.number

@@ -36,10 +36,13 @@ from pipeline.rundir import (
 )
 from remote.agent import services
 from remote.agent.detach import Ready, detach
-from remote.agent.paths import stage_name
-from remote.agent.route import STALE, STALE_REMEDY, Errand, Step, next_step, stale_stages
+from remote.agent.errand import Errand, errand_of
+from remote.agent.holders import still_runs
+from remote.agent.route import Step, next_step
 from remote.agent.service_view import allowed_through, needed
+from remote.agent.staleness import refusal
 from remote.agent.starting import adopt, start_recorder, start_stage
+from remote.agent.trouble import told
 
 TICK_S = 0.25
 SERVICES_S = 5.0
@@ -51,28 +54,13 @@ def conduct(path: Path, options: dict[str, str]) -> int:
     try:
         run = RunDir.open(path)
         errand = errand_of(run, options)
+        folder = run.path / "conductor"
+        folder.mkdir(mode=0o700, exist_ok=True)
     except RunError as error:
         return Ready(1).refused(error.message, error.remedy)
-    folder = run.path / "conductor"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return Ready(1).refused(*told(error, path))
     return detach(lambda ready: Conductor(run, errand, ready).run(), folder / "log")
-
-
-def errand_of(run: RunDir, options: dict[str, str]) -> Errand:
-    """The errand of a command line; `through` defaults to the plan's. Raises RunError for values that are none."""
-    stale = options.get("stale") or "refuse"
-    if stale not in STALE:
-        raise RunError(f"stale = {stale!r} is not allowed", "it takes " + ", ".join(STALE))
-    through = options.get("through") or run.plan().through
-    first = options.get("from") or STAGES[0]
-    restart = options.get("restart") or ""
-    for name in filter(None, (through, first, restart)):
-        stage_name(name)
-    if STAGES.index(first) > STAGES.index(through):
-        raise RunError(f"{first} comes after {through}", f"start from {through} or earlier, or go on through {first}")
-    if restart and restart not in Errand(through, first).stages():
-        raise RunError(f"{restart} lies beyond {through}", f"set through to {restart} or later")
-    return Errand(through, first, restart, stale)
 
 
 class Stopped(Exception):
@@ -84,6 +72,7 @@ class Conductor:
         self.run_dir, self.errand, self.ready = run, errand, ready
         self.folder = run.path / "conductor"
         self.begun: set[str] = set()
+        self.redone: set[str] = set()
         self.using: set[str] = set()
         self._fixed_through = errand.through != run.plan().through
 
@@ -91,18 +80,22 @@ class Conductor:
         """The whole life of the conductor; the exit status of the detached process."""
         self.lock = Lock.acquire(self.folder / "lock")
         if self.lock is None:
-            return self.ready.refused(f"{self.run_dir.name} is being conducted already", "watch it, or stop it first")
+            return self.ready.refused(
+                f"{self.run_dir.name} is being conducted already", "watch it, or stop it first (`eagledeck stop RUN`)"
+            )
         control = self.folder / "control"
         control.mkdir(mode=0o700, exist_ok=True)
         for asked in REQUESTS:
             (control / asked).unlink(missing_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: self._stop_by_signal())
         try:
-            refusal = self._refusal()
+            refused = self._refusal()
         except RunError as error:
-            refusal = error.message, error.remedy
-        if refusal:
-            return self.ready.refused(*refusal)
+            refused = error.message, error.remedy
+        except OSError as error:
+            refused = told(error, self.run_dir.path)
+        if refused:
+            return self.ready.refused(*refused)
         self.journal = JsonLines(self.folder / "events.jsonl")
         self._save("running", "")
         self.ready.running()
@@ -115,7 +108,7 @@ class Conductor:
         except RunError as error:
             last = Step("halt", message=error.message, remedy=error.remedy)
         except OSError as error:
-            last = Step("halt", message=f"{error.strerror}: {error.filename}", remedy="free some space on the volume")
+            last = Step("halt", "", *told(error, self.run_dir.path))
         finally:
             self._release(())
             self._save("done" if last.kind == "finish" else "halted", last.stage, last.message, last.remedy)
@@ -124,11 +117,9 @@ class Conductor:
 
     def _refusal(self) -> tuple[str, str] | None:
         """What would stop it right away is told to the person who pressed start, instead of after a night."""
-        states = run_status(self.run_dir)
-        stale = stale_stages(states, self.errand)
+        stale = refusal(run_status(self.run_dir), self.errand)
         if stale:
-            reasons = "; ".join(f"{name} is stale: {states[name].stale_reason}" for name in stale)
-            return reasons, STALE_REMEDY
+            return stale
         step = self._next()
         if step.kind == "halt":
             return step.message, step.remedy
@@ -166,6 +157,8 @@ class Conductor:
                 adopt(attempt, f"{self.run_dir.name}/{step.stage}")
                 self._note("adopted", f"{step.stage} had lost its supervisor", stage=step.stage)
             elif step.kind != "watch":
+                if status(self.run_dir.stage(step.stage)).state is StageState.DONE:
+                    self.redone.add(step.stage)
                 self._begin(step)
             self.begun.add(step.stage)
             self._watch(step.stage)
@@ -177,10 +170,10 @@ class Conductor:
         states = run_status(self.run_dir, plan)
         stages = {name: self.run_dir.stage(name) for name in STAGES}
         lost = [name for name, seen in states.items() if seen.state is StageState.LOST and not seen.resumable]
-        living = [name for name in lost if (latest := stages[name].latest()) is not None and latest.living()]
+        living = [name for name in lost if (latest := stages[name].latest()) is not None and still_runs(latest)]
         stale = [name for name, seen in states.items() if seen.stale and seen.state is StageState.DONE]
         continuable = [name for name in stale if not resume_refusal(stages[name], plan)]
-        return next_step(states, self.errand, self.begun, continuable, living)
+        return next_step(states, self.errand, self.begun, continuable, living, self.redone)
 
     def _begin(self, step: Step) -> None:
         stage, plan = step.stage, self.run_dir.plan()
@@ -340,4 +333,14 @@ def request_stop(run: RunDir, kill: bool = False) -> bool:
     control.mkdir(mode=0o700, exist_ok=True)
     for name in REQUESTS if kill else ("stop",):
         (control / name).touch(mode=0o600)
+    return True
+
+
+def out_of_the_way(run: RunDir, seconds: float) -> bool:
+    """Whether no conductor is ending on request, or ends within that time: a start mustn't take it for one at work."""
+    folder, end = run.path / "conductor", time.monotonic() + seconds
+    while held(folder / "lock") and (folder / "control" / "stop").exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
     return True

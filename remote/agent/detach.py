@@ -136,5 +136,6 @@ def start_detached(argv: list[str], cwd: Path, keep: tuple[int, ...] = ()) -> di
         word: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return {"ok": False, "message": said[-1][:400] if said else "it said nothing", "remedy": "run eagledeck doctor"}
+        remedy = f"run `{argv[0]} -m remote.agent doctor --root ROOT` in {cwd} on the host"
+        return {"ok": False, "message": said[-1][:400] if said else "it said nothing", "remedy": remedy}
     return word

@@ -12,7 +12,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,12 @@ from typing import Any
 
 from pipeline.budget import size_text
 from pipeline.config import STAGES, Plan
-from pipeline.rundir import Lock, RunDir, held
+from pipeline.rundir import RunDir, RunError, try_locks
+from pipeline.rundir.claims import working
 from pipeline.volume import Volume, space, volume_of
 from remote.agent.gpus import GpuReader
 from remote.agent.paths import CODE
+from remote.agent.trouble import told
 
 PROBE_S = 120.0
 LIBRARIES = ("torch", "transformers", "safetensors", "openai")
@@ -42,14 +43,6 @@ if found.get("torch"):
     found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
     found["gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
 print(json.dumps(found))
-"""
-_HOLD = """
-import sys
-from pathlib import Path
-from pipeline.rundir import Lock
-lock = Lock.acquire(Path(sys.argv[1]))
-print("held" if lock else "refused", flush=True)
-sys.stdin.readline()
 """
 
 
@@ -142,29 +135,21 @@ def _volume(volume: Volume) -> Iterator[dict[str, Any]]:
 
 
 def _locks(root: Path) -> Iterator[dict[str, Any]]:
-    """Two processes: a lock that one holds must be seen and refused by the other, and be free once it is gone."""
-    remedy = "put the root on a local filesystem; on this one the identity of processes decides instead"
+    """Two processes: a lock that one holds must be seen and refused by the other."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=root) as folder:
-            path = Path(folder) / "lock"
-            other = subprocess.Popen(
-                [sys.executable, "-B", "-c", _HOLD, str(path)], cwd=CODE, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            try:
-                assert other.stdout is not None
-                took = other.stdout.readline().strip() == b"held"
-                refused, seen = Lock.acquire(path) is None, held(path)
-            finally:
-                other.communicate(b"\n")
-            freed = not held(path)
-    except OSError as error:
-        yield _finding("locks", False, None, f"{root}: {error.strerror}", "make the root writable")
+        good = try_locks(root)
+    except RunError as error:
+        yield _finding("locks", False, None, error.message, error.remedy)
         return
-    good = took and refused and seen and freed
-    message = f"locks hold between processes on {root}" if good else f"locks don't hold between processes on {root}"
-    yield _finding(
-        "locks", good, {"took": took, "refused": refused, "seen": seen, "freed": freed}, message, "" if good else remedy
-    )
+    except OSError as error:
+        yield _finding("locks", False, None, *told(error, root))
+        return
+    if good == working(root):
+        decides = "" if good else "; the identity of processes decides instead, which their children don't keep"
+    else:
+        decides = "; what decides changes once nothing of this root runs and doctor looks again"
+    message = f"locks {'hold' if good else 'fail'} between processes on {root}{decides}"
+    yield _finding("locks", good, {"work": good}, message, "" if good else "put the root on a local filesystem")
 
 
 def _gpus() -> Iterator[dict[str, Any]]:

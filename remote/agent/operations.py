@@ -19,15 +19,20 @@ from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
 from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
 from remote.agent import recorder, services, starting
+from remote.agent.alone import kill_alone, runs_alone
 from remote.agent.attempts import ServiceDir
-from remote.agent.conductor import conductor_view, request_stop
+from remote.agent.conductor import conductor_view, out_of_the_way, request_stop
 from remote.agent.curves import Curves
 from remote.agent.files import events, listing, tail
+from remote.agent.holders import still_runs
 from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
+from remote.agent.trouble import told
 from remote.protocol import ProtocolError
 
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
+LAST_WORDS_S = 5.0
+"""A conductor that was asked to stop is there this long after its stage has ended: it stops services, and notes why."""
 CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt"})
 
 
@@ -48,7 +53,7 @@ def refusal(error: Exception) -> Refused:
     if isinstance(error, (RunError, ConfigError, GeometryError, PathRefused)):
         return Refused("refused", error.message, error.remedy)
     if isinstance(error, OSError):
-        return Refused("refused", f"{error.strerror or error}: {error.filename or 'the host'}", "see eagledeck doctor")
+        return Refused("refused", *told(error, Path("the host")))
     return Refused("internal", f"{type(error).__name__}: {error}", "please report this")
 
 
@@ -182,11 +187,15 @@ class Operations:
         self, run: str, from_: str = "", through: str = "", stale: str = "refuse", restart: str = ""
     ) -> dict[str, Any]:
         holder = self._run(run)
+        if not out_of_the_way(holder, LAST_WORDS_S):
+            raise Refused("refused", f"{run} is being stopped", "start it again once the stage has ended")
         seen = conductor_view(holder)
         if seen["pid"]:
             if restart:
                 raise Refused(
-                    "refused", f"{run} is running ({seen['stage']})", f"stop it before {restart} is restarted"
+                    "refused",
+                    f"{run} is running ({seen['stage']})",
+                    f"`eagledeck stop {run}` ends it; then restart {restart}",
                 )
             return {"pid": seen["pid"], "already": True}
         options = {"from": from_, "through": through, "stale": stale, "restart": restart}
@@ -207,8 +216,14 @@ class Operations:
                 raise Refused("refused", why, seen.remedy or "start the run")
         return self.op_start(run)
 
-    def op_restart(self, run: str, stage: str) -> dict[str, Any]:
-        return self.op_start(run, restart=stage_name(stage))
+    def op_restart(self, run: str, stage: str, stale: str = "refuse") -> dict[str, Any]:
+        folder = self._stage(run, stage)
+        seen, latest = status(folder), folder.latest()
+        if seen.state in ALIVE:
+            raise Refused("refused", f"{stage} is {seen.state.value}", f"`eagledeck stop {run} {stage}` ends it first")
+        if latest is not None and seen.state is StageState.LOST and still_runs(latest):
+            raise Refused("refused", f"{stage} is {seen.state.value}: {seen.message}", seen.remedy)
+        return self.op_start(run, restart=stage, stale=stale)
 
     def op_stop(self, run: str, stage: str = "") -> dict[str, Any]:
         holder = self._run(run)
@@ -236,9 +251,8 @@ class Operations:
         for name, attempt in self._alive(holder, stage):
             attempt.request("kill", "a person")
             _wake(attempt)
-            main = attempt.state().get("main") or {}
-            if attempt.spec().get("by") == "alone" and main.get("pid"):  # run by hand: nobody else would do it
-                send((int(main["pid"]), int(main["start"] or 0)), signal.SIGKILL)
+            if runs_alone(attempt):  # run by hand: nobody else would do it
+                kill_alone(attempt)
             killed.append(name)
         if not killed and not conductor:
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
@@ -261,7 +275,7 @@ class Operations:
             seen, latest = status(folder), folder.latest()
             if latest is None:
                 continue
-            if seen.state is StageState.LOST and latest.living():
+            if seen.state is StageState.LOST and still_runs(latest):
                 starting.adopt(latest, f"{run.name}/{name}")
                 found.append((name, latest))
             elif seen.state in ALIVE:
@@ -272,5 +286,5 @@ class Operations:
 def _wake(attempt: Attempt) -> None:
     """Has the supervisor look for requests now instead of within a second."""
     supervisor = attempt.state().get("supervisor") or {}
-    if supervisor.get("pid") and attempt.spec().get("by") != "alone":
+    if supervisor.get("pid") and not runs_alone(attempt):
         send((int(supervisor["pid"]), int(supervisor.get("start") or 0)), signal.SIGHUP)

@@ -1,27 +1,18 @@
-"""What a conductor does next, from the states of the stages. Pure; imports pipeline.rundir for their types."""
+"""What a conductor does next, from the states of the stages. Pure.
+
+Imports pipeline.rundir for their types, remote.agent.errand and staleness.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pipeline.rundir import STAGES, StageState, StageStatus
+from pipeline.rundir import StageState, StageStatus
+from remote.agent.errand import Errand
+from remote.agent.staleness import borrowed_stale, not_here, stale_remedy
 
-STALE = ("refuse", "rerun", "keep")
 ENDED = (StageState.STOPPED, StageState.FAILED, StageState.KILLED, StageState.INTERRUPTED, StageState.LOST)
-
-
-@dataclass(frozen=True)
-class Errand:
-    """What the person who pressed start asked for. ``stale``: what becomes of a finished stage whose input changed."""
-
-    through: str = "deploy"
-    first: str = "generate"
-    restart: str = ""
-    stale: str = "refuse"
-
-    def stages(self) -> tuple[str, ...]:
-        return STAGES[STAGES.index(self.first) : STAGES.index(self.through) + 1]
 
 
 @dataclass(frozen=True)
@@ -40,28 +31,22 @@ def next_step(
     begun: Collection[str] = (),
     continuable: Collection[str] = (),
     living: Collection[str] = (),
+    redone: Collection[str] = (),
 ) -> Step:
     """The step for the first stage that isn't settled.
 
     ``begun``: stages this conductor has started or watched. ``continuable``: finished stages whose output can be
     continued under the plan as it is now (only the amount has changed). ``living``: stages that are LOST and still run.
+    ``redone``: stages this conductor has begun again although they were finished; none is a second time.
     """
+    if errand.restart in begun:
+        # done: what is told from now on is about going on, and no remedy may repeat it
+        errand = replace(errand, restart="")
     for stage in errand.stages():
-        step = _step(stage, states[stage], errand, begun, continuable, living)
+        step = _step(stage, states[stage], errand, begun, continuable, living, redone)
         if step is not None:
             return step
     return Step("finish", message=f"finished through {errand.through}")
-
-
-def stale_stages(states: Mapping[str, StageStatus], errand: Errand) -> list[str]:
-    """Finished stages of the errand that are stale and stand in its way."""
-    if errand.stale != "refuse":
-        return []
-    return [
-        stage
-        for stage in errand.stages()
-        if states[stage].state is StageState.DONE and states[stage].stale and stage != errand.restart
-    ]
 
 
 def _step(
@@ -71,6 +56,7 @@ def _step(
     begun: Collection[str],
     continuable: Collection[str],
     living: Collection[str],
+    redone: Collection[str],
 ) -> Step | None:
     state = seen.state
     if state in (StageState.RUNNING, StageState.STOPPING):
@@ -80,14 +66,19 @@ def _step(
     if stage in begun and state in ENDED:
         why = f"{stage} {_WORDS[state]}" + (f": {seen.message}" if seen.message else "")
         return Step("halt", stage, why, seen.remedy or ("resume continues it" if seen.resumable else ""))
-    if stage == errand.restart and stage not in begun:
-        return Step("restart", stage)
+    if stage == errand.restart:
+        return _halt(stage, not_here(stage, seen)) if seen.borrowed else Step("restart", stage)
     if state is StageState.DONE:
         if not seen.stale or errand.stale == "keep":
             return None
+        if seen.borrowed:
+            return _halt(stage, borrowed_stale(stage, seen, errand))
+        if stage in redone:
+            why = f"{stage} was made anew and is stale all the same: {seen.stale_reason}"
+            return Step("halt", stage, why, stale_remedy(errand))
         if errand.stale == "rerun":
             return Step("resume" if stage in continuable else "restart", stage)
-        return Step("halt", stage, f"{stage} is stale: {seen.stale_reason}", STALE_REMEDY)
+        return Step("halt", stage, f"{stage} is stale: {seen.stale_reason}", stale_remedy(errand))
     if seen.borrowed:
         return Step("halt", stage, f"{stage}: {seen.message}", seen.remedy)
     if state is StageState.PENDING:
@@ -97,7 +88,10 @@ def _step(
     return Step("halt", stage, f"{stage} {_WORDS[state]} and can't be resumed: {seen.message}", seen.remedy)
 
 
-STALE_REMEDY = "start again with stale = rerun to bring it up to date, or stale = keep to use it as it is"
+def _halt(stage: str, told: tuple[str, str]) -> Step:
+    return Step("halt", stage, *told)
+
+
 _WORDS = {
     StageState.STOPPED: "was stopped",
     StageState.FAILED: "failed",

@@ -6,6 +6,7 @@ stage outlives it, and `adopt` takes over what a killed supervisor left. Imports
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -16,14 +17,16 @@ from typing import Any
 
 from pipeline.rundir import Attempt, JsonLines, Lock, RunError, incarnation, process_start
 from remote.agent import members
-from remote.agent.attempts import attempt_at
+from remote.agent.attempts import attempt_at, completed
 from remote.agent.detach import Ready, detach
 from remote.agent.environment import stage_environment
+from remote.agent.holders import holders
 from remote.agent.kernel import become_subreaper
 from remote.agent.ladder import Ladder, StopPolicy
 from remote.agent.load import out_of_memory_kills
 from remote.agent.members import Identity, Membership
 from remote.agent.stagelog import LogBound, last_line
+from remote.agent.trouble import told
 from remote.agent.verdict import Ending, signal_name, verdict
 
 TICK_S = 1.0
@@ -56,6 +59,7 @@ class Supervisor:
         self._wake, self._woken = os.pipe()
         self._handle = -1
         self._saved: Any = None
+        self._stuck: list[dict[str, Any]] = []
         self._next_scan = self._next_tick = 0.0
         self._memory_kills = out_of_memory_kills()
 
@@ -80,12 +84,19 @@ class Supervisor:
         except RunError as error:
             return self.ready.refused(error.message, error.remedy)
         except OSError as error:
-            return self.ready.refused(f"{error.strerror}: {error.filename}", "free some space on the volume")
+            return self._not_begun(*told(error, self.attempt.path))
         if started:
             self.ready.running(attempt=str(self.attempt.path), main=self.main[0] if self.main else None)
             self._watch()
         self._finish()
         return 0
+
+    def _not_begun(self, message: str, remedy: str) -> int:
+        """Said to the starter, and in exit.json when the attempt counts as started by then."""
+        if not self.adopt and self.attempt.state() and self.attempt.exit() is None:
+            with contextlib.suppress(OSError):
+                self.attempt.write_exit(reason="failed", message=message, remedy=remedy)
+        return self.ready.refused(message, remedy)
 
     def _refusal(self) -> tuple[str, str] | None:
         if not self.spec.get("argv"):
@@ -93,7 +104,8 @@ class Supervisor:
         if self.attempt.exit() is not None:
             return "this attempt has ended", "resume the stage: that makes a new attempt"
         if self.adopt:
-            return None if self.attempt.state().get("main") else ("this attempt never started", "start the stage again")
+            left = self.attempt.state().get("main") or holders(self.attempt.stage.writer_lock_path)
+            return None if left else ("this attempt never started", "start the stage again")
         if self.attempt.state():
             return "this attempt was started before", "resume the stage: that makes a new attempt"
         return None
@@ -132,6 +144,7 @@ class Supervisor:
                 pass_fds=(writer.fd,),
                 start_new_session=True,
             )
+            writer.hand_to(child.pid)
         except OSError as error:
             self.code = 127
             message = f"can't start {argv[0]}: {error.strerror}"
@@ -154,9 +167,13 @@ class Supervisor:
         state = self.attempt.state()
         if state.get("incarnation") != incarnation():
             raise RunError("the host or container was restarted since", "resume the stage")
-        main = state["main"]
-        self.main = int(main["pid"]), int(main["start"] or 0)
-        known = [self.main, *((int(entry["pid"]), int(entry["start"])) for entry in state.get("members") or [])]
+        writing, main = holders(self.attempt.stage.writer_lock_path), state.get("main")
+        if not (main or writing):
+            raise RunError("nothing of this attempt lives any more", "resume the stage")
+        # a supervisor that was killed before it could remember whom it had started left only the lock
+        self.main = (int(main["pid"]), int(main["start"] or 0)) if main else writing[0]
+        remembered = ((int(entry["pid"]), int(entry["start"])) for entry in state.get("members") or [])
+        known = [self.main, *remembered, *writing]
         self.membership.remembered.update(known)
         self.membership.sessions.update({int(sid): int(start) for sid, start in state.get("sessions") or []})
         self._handle = members.open_handle(self.main)
@@ -251,9 +268,12 @@ class Supervisor:
 
     def _report_unkillable(self) -> None:
         stuck = [{"pid": process.pid, "name": process.name, "state": process.state} for process in self.living]
-        if self.attempt.state().get("unkillable") != stuck:
-            self.attempt.write_state(phase="unkillable", unkillable=stuck)
+        if self._stuck != stuck:
+            self._stuck = stuck
             self._note("alert", f"{len(stuck)} processes can't be killed", processes=stuck[:16])
+        if self.attempt.state().get("unkillable") != stuck:
+            with contextlib.suppress(OSError):  # a full volume; tried again with the next tick
+                self.attempt.write_state(phase="unkillable", unkillable=stuck)
 
     def _sleep(self, seconds: float) -> None:
         watched = [self._wake] + ([self._handle] if self._handle >= 0 and self.main is not None else [])
@@ -303,12 +323,6 @@ class Supervisor:
             os.close(fd)
         except OSError:
             pass
-        output_complete = False
-        if "output" in self.spec:
-            try:
-                output_complete = self.attempt.output().complete
-            except RunError:
-                pass
         end = Ending(
             outcome=self.attempt.outcome(),
             code=self.code,
@@ -316,7 +330,7 @@ class Supervisor:
             asked=self.asked,
             rung=self.ladder.rung,
             grace_s=self.ladder.policy.grace_s,
-            complete=output_complete,
+            complete=completed(self.attempt),
             adopted=self.adopt,
             last_line=last_line(log),
             memory_kills=out_of_memory_kills() - self._memory_kills,

@@ -23,7 +23,7 @@ class Ending:
     """The highest rung of the ladder used while the main process lived."""
     grace_s: float = 0.0
     complete: bool = False
-    """Whether the output has its report: then the work is whole, whatever came after it."""
+    """Whether this attempt has written the output's report: then the work is whole, whatever was asked or came next."""
     adopted: bool = False
     last_line: str = ""
     memory_kills: int = 0
@@ -32,7 +32,7 @@ class Ending:
 def verdict(end: Ending) -> dict[str, Any]:
     """{"reason": done|stopped|failed|killed|lost, "code", "signal", "resumable", "message", "remedy"}."""
     result = (end.outcome or {}).get("result")
-    if result == "done" or (end.complete and not end.asked):
+    if result == "done" or end.complete:
         return _exit(end, "done", False)
     if result in ("stopped", "failed"):
         # A failure while a kill was running is the kill's doing.

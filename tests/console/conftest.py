@@ -321,6 +321,9 @@ class FakeCollector:
     async def resume(self, stage: str | None = None) -> None:
         await self._act("resume", stage)
 
+    async def restart(self, stage: str, *, stale: str = "refuse") -> None:
+        await self._act("restart", stage, stale)
+
     async def kill(self, stage: str | None = None) -> None:
         await self._act("kill", stage)
 

@@ -333,23 +333,25 @@ async def test_another_run_starts_from_nothing(link: ScriptedLink) -> None:
 
 
 async def test_actions_reach_the_host_and_refusals_come_back(link: ScriptedLink) -> None:
-    link.answers |= {op: {} for op in ("start", "stop", "resume", "kill")}
+    link.answers |= {op: {} for op in ("start", "stop", "resume", "restart", "kill")}
     link.answers["set"] = {"revision": 2}
     async with collector_of(link) as collector:
         await collector.start(first="extract", stale="keep")
         await collector.stop("train")
         await collector.resume()
+        await collector.restart("train", stale="keep")
         await collector.kill()
         await collector.set({"generate.max_samples": "10"})
         link.answers["stop"] = RemoteError("nothing runs", "see its state")
         with pytest.raises(RemoteError, match="nothing runs"):
             await collector.stop()
         assert collector.snapshot.plan == {"revision": 2}
-    acted = [(op, args) for op, args in link.asked if op in ("start", "stop", "resume", "kill", "set")]
-    assert acted[:5] == [
+    acted = [(op, args) for op, args in link.asked if op in ("start", "stop", "resume", "restart", "kill", "set")]
+    assert acted[:6] == [
         ("start", {"run": "r1", "stale": "keep", "from": "extract"}),
         ("stop", {"run": "r1", "stage": "train"}),
         ("resume", {"run": "r1"}),
+        ("restart", {"run": "r1", "stage": "train", "stale": "keep"}),
         ("kill", {"run": "r1"}),
         ("set", {"run": "r1", "changes": {"generate.max_samples": "10"}, "note": ""}),
     ]

@@ -14,7 +14,8 @@ import pytest
 from console.command import main
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("demo", "init", "open", "status", "start", "stop", "resume", "kill", "set", "logs", "put", "fetch", "budget")
+VERBS = ("demo", "init", "open", "status", "start", "stop", "resume", "kill", "restart", "set")
+VERBS += ("logs", "put", "fetch", "budget")
 KIMI = ("budget", "--hidden-size", "7168", "--mean-tokens", "4000", "--volume", "3TB")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from console.screens import intents
+from console.screens import intents, restarting
 from console.screens.hostkey import host_key_intent, host_key_question
 from console.screens.intents import Intent, Refusal
 from console.screens.plan_summary import what_follows
@@ -32,7 +32,7 @@ def refusal(intent: Intent | Refusal) -> str:
     return f"{intent.message} / {intent.remedy}"
 
 
-@pytest.mark.parametrize("ask", [intents.start, intents.stop, intents.resume, intents.kill])
+@pytest.mark.parametrize("ask", [intents.start, intents.stop, intents.resume, intents.kill, restarting.choose])
 @pytest.mark.parametrize("state", ["IDLE", "CONNECTING", "LOST", "BACKOFF", "BLOCKED"])
 def test_nothing_is_asked_without_a_connection(scenes: Any, ask: Any, state: str) -> None:
     away = replace(scenes.training(), link=scenes.link(state))
@@ -213,3 +213,20 @@ def test_a_lost_conductor_is_replaced_under_a_running_stage(scenes: Any) -> None
     intent = intents.start(replace(scenes.training(), conductor="lost"))
     assert keys(intent) == ["refuse"]
     assert "train is RUNNING without a conductor" in words(intent)
+
+
+def test_a_restart_asks_which_stage_and_tells_what_follows(scenes: Any) -> None:
+    intent = restarting.choose(scenes.failed())
+    assert keys(intent) == ["generate", "extract", "vocab", "train"]
+    assert "it stays on disk" in words(intent)
+    intent = restarting.confirm(scenes.failed(), "extract")
+    assert keys(intent) == ["keep", "rerun"]
+    assert "Output 1 no longer counts" in words(intent)
+    assert "STALE already: vocab." in words(intent)
+    assert isinstance(intent, Intent) and intent.danger and intent.stage == "extract"
+
+
+def test_a_restart_of_the_last_stage_needs_no_choice(scenes: Any) -> None:
+    intent = restarting.confirm(scenes.done(), "deploy")
+    assert keys(intent) == ["refuse"]
+    assert refusal(restarting.confirm(scenes.before_start(), "train")).startswith("train has no output to replace")

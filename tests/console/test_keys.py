@@ -62,6 +62,8 @@ async def test_every_binding_has_an_id_and_an_action(scenes: Any) -> None:
         ("training", "x", ("tab", "enter"), ("stop", None)),
         ("failed", "r", ("tab", "enter"), ("resume", "train")),
         ("training", "K", (*"train", "enter"), ("kill", "train")),
+        ("failed", "n", ("right", "enter", "tab", "enter"), ("restart", "generate", "keep")),
+        ("done", "n", (*("right",) * 5, "enter", "right", "enter"), ("restart", "deploy", "refuse")),
         ("training", "right_square_bracket", (), ("select", "kimi-k25-lr3e5")),
         ("training", "left_square_bracket", (), ("select", "smoke")),
         ("lost", "R", (), ("retry",)),
@@ -81,7 +83,9 @@ async def test_keys_act_after_their_question(
         assert app.screen.id == "overview"
 
 
-@pytest.mark.parametrize(("scene", "key"), [("before_start", "s"), ("failed", "s"), ("training", "x"), ("failed", "r")])
+@pytest.mark.parametrize(
+    ("scene", "key"), [("before_start", "s"), ("failed", "s"), ("training", "x"), ("failed", "r"), ("done", "n")]
+)
 async def test_cancel_is_the_default(scenes: Any, scene: str, key: str) -> None:
     async with scenes.console(scenes.STATES[scene]()) as (app, pilot, collector):
         for way_out in ("enter", "space", "escape"):
@@ -111,6 +115,8 @@ async def test_kill_needs_the_typed_name(scenes: Any, typed: str) -> None:
         ("training", "s", "train is already RUNNING · x stops it"),
         ("done", "x", "No stage is at work · s starts the run"),
         ("done", "r", "There is nothing to resume · s starts the run"),
+        ("training", "n", "train is RUNNING · x stops it"),
+        ("before_start", "n", "No stage has an output yet · s starts the run"),
         ("done", "K", "No stage is at work · there is nothing to kill"),
         ("lost", "x", "Not connected to gpu-box (BACKOFF) · R connects now"),
         ("training", "R", "The connection is live"),

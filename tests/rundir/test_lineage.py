@@ -273,3 +273,30 @@ def test_targets_are_what_may_grow() -> None:
     assert lineage.targets(Plan(), "generate") == {"max_samples", "token_budget", "byte_budget"}
     assert lineage.targets(Plan(), "train") == {"epochs", "max_steps"}
     assert lineage.targets(Plan(), "extract") == frozenset()
+
+    def test_what_the_borrower_would_not_have_made_is_stale(
+        self, done: RunDir, tmp_path: Path, complete: Complete, change: Change
+    ) -> None:
+        here, there = tmp_path / "here", tmp_path / "there"
+        for folder in (here, there):
+            folder.mkdir()
+            (folder / "config.json").write_text("{}")
+        for stage in ("generate", "extract", "vocab", "train"):
+            change(done, verifier__path=str(here))
+            complete(done.stage(stage), restart=True)
+        three = RunDir.create(done.root, "three", Plan())
+        for stage in ("extract", "vocab"):
+            three.change_plan({f"{stage}.from_run": f"one/{stage}"}, "")
+        assert (stale(three, "extract"), stale(three, "vocab")) == ("", "")
+        change(three, verifier__path=str(there))
+        for stage in ("extract", "vocab"):
+            assert stale(three, stage).startswith(f'verifier.path is "{there}" here, and one/{stage} output 2 was made')
+        change(three, verifier__path=str(here), extract__length="512", train__length="512")
+        assert stale(three, "extract") == "extract.length is 512 here, and one/extract output 2 was made with 2048"
+        assert stale(three, "vocab") == ""
+        change(three, extract__length="2048", train__length="512")
+        assert stale(three, "extract") == ""
+        (here / "config.json").write_text('{"hidden_size": 8}')
+        assert stale(three, "extract").startswith("the config.json of the verifier")
+        found = status(three.stage("extract"))
+        assert (found.state, found.stale) == ("DONE", True)

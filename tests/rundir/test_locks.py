@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.rundir import Lock, RunError, held, held_here, locks, read_json, try_locks, write_json
+from pipeline.rundir import (
+    Lock,
+    RunError,
+    claims,
+    held,
+    held_here,
+    know_locks,
+    locks,
+    read_json,
+    try_locks,
+    write_json,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 Start = Callable[..., Any]
@@ -316,3 +327,64 @@ def test_a_volume_that_refuses_locks_falls_back_without_being_asked(
         assert held(path)
         assert Lock.acquire(path) is None
     assert not held(path)
+
+
+def test_a_holder_is_named_beside_its_lock_and_survives_a_switch(path: Path, hold: Start) -> None:
+    marker = path.parents[2] / "locks.json"
+    holder = hold(path)
+    write_json(marker, {"schema": 1, "work": False})
+    assert held(path)
+    assert Lock.acquire(path) is None
+    other = path.with_name("writer.lock")
+    with taken(other):
+        write_json(marker, {"schema": 1, "work": True})
+        assert held(other)
+        assert held(path)
+    assert not other.with_name("writer.lock.holder").exists()
+    holder.end()
+    assert not held(path)
+
+
+def test_what_decides_never_changes_while_anything_is_held(
+    path: Path, hold: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = path.parents[2]
+    holder = hold(path)
+    with monkeypatch.context() as volume:
+        volume.setattr(locks, "take", lambda fd: None)
+        volume.setattr(locks, "asked", lambda fd: None)
+        assert try_locks(root) is False
+        assert claims.working(root)
+        holder.end()
+        assert try_locks(root) is False
+        assert not claims.working(root)
+    with taken(path):
+        assert try_locks(root) is True
+        assert not claims.working(root)
+    assert try_locks(root) is True
+    assert claims.working(root)
+
+
+def test_locks_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    know_locks(tmp_path)
+    assert (read_json(tmp_path / "locks.json") or {})["work"] is True
+    monkeypatch.setattr(locks, "take", lambda fd: None)
+    know_locks(tmp_path)
+    assert claims.working(tmp_path)
+    know_locks(tmp_path / "missing")
+
+
+def test_a_lock_is_taken_on_a_full_volume(path: Path, full_after: Callable[[int], None]) -> None:
+    taken(path).release()
+    full_after(0)
+    with taken(path):
+        assert held(path)
+
+
+def test_a_child_that_got_the_lock_is_its_holder(path: Path, child: Start) -> None:
+    lock = taken(path)
+    other = child("import sys; sys.stdin.readline()", pass_fds=(lock.fd,))
+    lock.hand_to(other.process.pid)
+    lock.release()
+    assert (read_json(path.with_name("lock.holder")) or {})["pid"] == other.process.pid
+    assert held(path)

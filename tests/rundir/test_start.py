@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Plan
+from pipeline.failure import StageError
 from pipeline.rundir import (
     Attempt,
     Lock,
@@ -19,8 +21,10 @@ from pipeline.rundir import (
     RunDir,
     RunError,
     StageDir,
+    inputs_of,
     process_start,
     resume_refusal,
+    stale,
     status,
 )
 from pipeline.stagerun import StageRun
@@ -107,7 +111,7 @@ def test_what_shapes_the_data_cannot_change_halfway(
     assert resume_refusal(generate) == "output 1 was begun with temperature = 0.7, the plan says 0.2"
     with pytest.raises(RunError, match=r"one/generate can't go on: output 1 was begun with temperature") as caught:
         begin(generate)
-    assert caught.value.remedy == "Restart opens a new output"
+    assert caught.value.remedy == "`eagledeck restart one generate` opens a new output; this one stays on disk"
     assert begin(generate, restart=True).output().number == 2
 
 
@@ -331,3 +335,117 @@ def test_a_folder_that_links_out_gets_no_attempt(generate: StageDir, tmp_path: P
 
 def test_the_default_python_is_this_one(generate: StageDir, begin: Begin) -> None:
     assert begin(generate).spec()["argv"][0] == sys.executable
+
+
+def test_a_restart_that_finds_no_room_leaves_the_complete_output_counting(
+    run: RunDir,
+    generate: StageDir,
+    complete: Complete,
+    full_after: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complete(generate)
+    with Lock.acquire(generate.lock_path):  # type: ignore[union-attr]
+        attempt = generate.new_attempt(restart=True)
+        with monkeypatch.context():
+            full_after(0)
+            with pytest.raises(OSError, match="No space left"):
+                attempt.write_state(phase="starting")
+        monkeypatch.undo()
+    assert generate.current() == generate.output(1)
+    assert (status(generate).state.value, status(generate).output) == ("DONE", 1)
+    assert inputs_of(run, "extract")["generate"].number == 1
+
+
+def test_killed_at_any_step_of_a_restart_what_counted_counts_or_the_stage_says_why(
+    tmp_path: Path, run: RunDir, begin: Begin, complete: Complete, every_crash: Callable[..., Iterator[int]]
+) -> None:
+    stage = run.stage("generate")
+    complete(stage)
+    pristine = tmp_path / "pristine"
+    shutil.copytree(run.path, pristine, symlinks=True)
+
+    def prepare() -> None:
+        shutil.rmtree(run.path)
+        shutil.copytree(pristine, run.path, symlinks=True)
+
+    seen = set()
+    for _ in every_crash(prepare, lambda: begin(stage, restart=True)):
+        found, counting = status(stage), stage.current()
+        assert counting is not None
+        seen.add((found.state.value, found.output, counting.number))
+        if counting.number == 1:
+            assert inputs_of(run, "extract")["generate"].number == 1
+        assert begin(stage, restart=True).output().number == 2
+    assert seen == {("DONE", 1, 1), ("LOST", 2, 1), ("LOST", 2, 2)}
+
+
+class TestPrompts:
+    @pytest.fixture
+    def prompts(self, run: RunDir, tmp_path: Path, change: Change) -> Path:
+        path = tmp_path / "prompts.jsonl"
+        path.write_text('{"prompt": "a"}\n')
+        change(run, generate__prompts=str(path))
+        return path
+
+    def test_replaced_while_generate_runs_it_stays_stale(
+        self, run: RunDir, generate: StageDir, begin: Begin, prompts: Path
+    ) -> None:
+        attempt = begin(generate)
+        save(attempt)
+        stage = StageRun(attempt, print)
+        prompts.write_text('{"prompt": "other"}\n')
+        assert "has changed since" in stale(run, "generate")
+        stage.finish({"samples": 1}, "data")
+        assert "has changed since" in stale(run, "generate")
+
+    def test_replaced_it_is_not_gone_on_with(
+        self, run: RunDir, generate: StageDir, begin: Begin, prompts: Path
+    ) -> None:
+        save(begin(generate))
+        prompts.write_text('{"prompt": "b"}\n')
+        with pytest.raises(
+            RunError, match=r"the file of generate\.prompts, .* has changed since output 1 was begun"
+        ) as no:
+            begin(generate)
+        assert no.value.remedy.startswith("`eagledeck restart one generate`")
+        assert begin(generate, restart=True).output().number == 2
+
+    def test_more_lines_may_be_gone_on_to(
+        self, run: RunDir, generate: StageDir, complete: Complete, begin: Begin, prompts: Path
+    ) -> None:
+        complete(generate)
+        text = '{"prompt": "a"}\n{"prompt": "b"}\n'
+        prompts.write_text(text)
+        assert stale(run, "generate") == f"the file of generate.prompts, {prompts}, has grown since"
+        assert resume_refusal(generate) == ""
+        attempt = begin(generate)
+        assert attempt.output().number == 1
+        StageRun(attempt, print).has_read("prompts", prompts, hashlib.sha256(text.encode()).hexdigest())
+        assert stale(run, "generate") == ""
+
+    def test_a_last_line_that_was_added_to_is_another_line(
+        self, run: RunDir, generate: StageDir, begin: Begin, prompts: Path
+    ) -> None:
+        prompts.write_text('{"prompt": 1}')
+        save(begin(generate))
+        prompts.write_text('{"prompt": 1}}')
+        assert "has changed" in resume_refusal(generate)
+        prompts.write_text('{"prompt": 1}\n{}')
+        assert resume_refusal(generate) == ""
+
+    def test_what_is_recorded_is_what_the_stage_has_read(
+        self, run: RunDir, generate: StageDir, begin: Begin, prompts: Path
+    ) -> None:
+        attempt = begin(generate)
+        stage = StageRun(attempt, print)
+        prompts.write_text('{"prompt": "late"}\n')
+        late = hashlib.sha256(prompts.read_bytes()).hexdigest()
+        stage.has_read("prompts", prompts, late)
+        assert attempt.output().source()["files"]["prompts"]["sha256"] == late
+        assert stale(run, "generate") == ""
+        stage.has_read("prompts", prompts, "0" * 64)
+        assert "has changed since" in stale(run, "generate")
+        save(attempt)
+        with pytest.raises(StageError, match="isn't the one that one/generate output 1 was begun with"):
+            stage.has_read("prompts", prompts, "1" * 64)

@@ -190,7 +190,7 @@ def test_lost_while_a_member_lives_and_after(run: RunDir, begin: Begin, child: S
     found = status(stage)
     assert (found.state, found.resumable, found.ended) == ("LOST", False, None)
     assert found.message == f"The supervisor is gone, the stage still runs (pid {pid})"
-    assert found.remedy == "Adopt the stage to go on watching it, or kill it"
+    assert found.remedy == "`eagledeck start one` watches it again, `eagledeck kill one generate` ends it"
     member.kill()
     found = status(stage)
     assert (found.state, found.resumable) == ("LOST", True)
@@ -241,7 +241,7 @@ def test_resumable_only_when_the_plan_still_allows_it(run: RunDir, begin: Begin,
     found = status(run.stage("generate"))
     assert not found.resumable
     assert found.message == "stopped by anna; output 1 was begun with top_p = 0.95, the plan says 0.5"
-    assert found.remedy == "Restart opens a new output"
+    assert found.remedy == "`eagledeck restart one generate` opens a new output; this one stays on disk"
     assert found.stale_reason == "generate.top_p is 0.5 now, was 0.95"
 
 

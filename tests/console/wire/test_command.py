@@ -68,6 +68,12 @@ def test_stop_and_resume_lose_and_double_nothing(container: Any, wait_for: Calla
     wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
     numbers = counted.read_text().split()
     assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
+    assert "stays on disk" in container.eagledeck("restart", "r1", "generate", status=1).stderr
+    assert "begins a new output" in container.eagledeck("restart", "r1", "generate", "--yes").stdout
+    wait_for(lambda: container.state()["generate"] == "RUNNING")
+    assert container.rundir().stage("generate").outputs() == [1, 2]
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
 
 
 def test_a_following_log_goes_through_stages_and_ends_quietly(container: Any, wait_for: Callable[..., Any]) -> None:

@@ -500,3 +500,27 @@ def test_stop_after_the_conductor_was_killed_stops_its_services(host, wait_for):
     assert agent.ask("stop", run="r1") == {"stages": [], "conductor": False, "services": ["engine"]}
     wait_for(lambda: view(host.root, "engine").state == "STOPPED")
     assert agent.refused("stop", run="r1").remedy
+
+
+def test_the_first_use_of_a_root_tries_its_locks(host, wait_for):
+    host.agent().ask("runs")
+    tried = json.loads((host.root / "locks.json").read_text())
+    assert tried["work"] is True
+    host.agent().ask("runs")
+    assert json.loads((host.root / "locks.json").read_text()) == tried
+
+
+def test_restart_opens_a_new_output_and_says_what_it_would_leave_stale(host, wait_for):
+    run = host.run(changes={"through": "extract"})
+    agent = host.agent()
+    agent.ask("start", run="r1")
+    wait_for(lambda: status(run.stage("extract")).state.value == "DONE")
+    wait_for(lambda: not held(run.path / "conductor" / "lock"))
+    refused = agent.refused("restart", run="r1", stage="generate")
+    assert refused.message.endswith("the run would halt there as stale")
+    assert "`eagledeck restart r1 generate --rerun-stale`" in refused.remedy
+    assert run.stage("generate").outputs() == [1]
+    agent.ask("restart", run="r1", stage="generate", stale="rerun")
+    wait_for(lambda: not held(run.path / "conductor" / "lock"))
+    assert [run.stage(name).outputs() for name in ("generate", "extract")] == [[1, 2], [1, 2]]
+    assert (run.stage("generate").path / "out" / "0001" / "report.json").exists()

@@ -11,7 +11,8 @@ import pytest
 from pipeline.config import STAGES
 from pipeline.rundir import RunDir, RunError, StageState, StageStatus, held, process_start, run_status, status
 from remote.agent.conductor import conductor_view, request_stop
-from remote.agent.route import Errand, next_step, stale_stages
+from remote.agent.errand import Errand
+from remote.agent.route import next_step
 from remote.agent.run_view import RunView
 from remote.agent.starting import locked, start_conductor
 
@@ -53,6 +54,7 @@ def seen(**changes):
 DONE, LOST = StageStatus(S.DONE), StageStatus(S.LOST)
 BORROWED = StageStatus(S.PENDING, borrowed="other/extract")
 STALE = StageStatus(S.DONE, stale=True, stale_reason="generate was continued")
+BORROWED_STALE = StageStatus(S.DONE, borrowed="lend/generate", stale=True, stale_reason="another temperature")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,10 @@ STALE = StageStatus(S.DONE, stale=True, stale_reason="generate was continued")
         (seen(), Errand(first="train"), {}, ("start", "train")),
         (seen(extract=BORROWED, generate=DONE), Errand(), {}, ("halt", "extract")),
         (dict.fromkeys(STAGES, DONE), Errand(), {}, ("finish", "")),
+        (seen(generate=DONE, extract=STALE), Errand(stale="rerun"), {"redone": {"extract"}}, ("halt", "extract")),
+        (seen(generate=BORROWED_STALE), Errand(stale="rerun"), {}, ("halt", "generate")),
+        (seen(generate=BORROWED_STALE), Errand(stale="keep"), {}, ("start", "extract")),
+        (seen(generate=BORROWED_STALE), Errand(stale="keep", restart="generate"), {}, ("halt", "generate")),
     ],
 )
 def test_next_step(states, errand, more, want):
@@ -86,15 +92,57 @@ def test_next_step(states, errand, more, want):
     assert (step.kind, step.stage) == want
 
 
-def test_stale_stages_in_the_way():
-    states = seen(generate=STALE, extract=STALE)
-    assert stale_stages(states, Errand()) == ["generate", "extract"]
-    assert stale_stages(states, Errand(first="extract")) == ["extract"]
-    assert stale_stages(states, Errand(restart="generate")) == ["extract"]
-    assert stale_stages(states, Errand(stale="keep")) == []
-
-
 # ---------------------------------------------------------------- the real thing
+
+
+def test_a_stage_is_not_rerun_twice(host, wait_for):
+    run = host.run(changes={"through": "extract"})
+    conduct(run, wait_for)
+    run.change_plan({"generate.max_samples": 20}, "")
+    with pytest.raises(RunError, match=r"generate is stale.*beginning with extract, would stay stale") as refusal:
+        start_conductor(run.path, {"from": "extract", "stale": "rerun"})
+    assert "`eagledeck start r1 --from generate --rerun-stale`" in refusal.value.remedy
+    assert run.stage("extract").outputs() == [1]
+    assert conduct(run, wait_for, stale="rerun")["state"] == "done"
+    assert run.stage("generate").attempts() == [1, 2]
+
+
+def test_what_becomes_stale_again_while_it_is_rerun_halts(host, wait_for):
+    run = host.run(changes={"through": "extract"}, extract={"steps": 3})
+    conduct(run, wait_for)
+    plan = run.change_plan({"extract.length": 1024, "train.length": 1024}, "")
+    env = {"DOUBLE": json.dumps({"steps": 100, "pause": 0.02})}
+    run.change_plan({"extract.env": env}, "")
+    start_conductor(run.path, {"stale": "rerun"})
+    wait_for(lambda: counting(run.stage("extract")))
+    run.change_plan({"extract.length": plan.params("extract").length // 2, "train.length": 512}, "")
+    wait_for(lambda: over(run))
+    assert conductor_view(run)["message"].startswith("extract was made anew and is stale all the same: extract.length")
+    assert run.stage("extract").outputs() == [1, 2]
+
+
+def test_what_a_restart_left_stale_is_brought_up_to_date_by_a_start():
+    states = dict(dict.fromkeys(STAGES, DONE), deploy=STALE)
+    step = next_step(states, Errand(restart="train", run="kimi"), begun={"train"})
+    assert (step.kind, step.stage) == ("halt", "deploy")
+    assert "`eagledeck start kimi --rerun-stale`" in step.remedy
+
+
+def test_a_borrowed_stale_stage_is_never_started(host, wait_for):
+    lender = host.run("lender")
+    conduct(lender, wait_for, through="generate")
+    run = RunDir.create(host.root, "r2", host.plan({"generate.from_run": "lender/generate", "through": "extract"}))
+    lender.change_plan({"generate.max_samples": 20}, "")
+    for stale in ("rerun", "refuse"):
+        with pytest.raises(RunError, match=r"generate is borrowed from lender/generate and stale") as refusal:
+            start_conductor(run.path, {"stale": stale})
+        assert "`eagledeck start lender --rerun-stale`" in refusal.value.remedy
+        assert "`eagledeck start r2 --keep-stale`" in refusal.value.remedy
+    with pytest.raises(RunError, match="doesn't run here") as refusal:
+        start_conductor(run.path, {"restart": "generate"})
+    assert "`eagledeck restart lender generate`" in refusal.value.remedy
+    assert conduct(run, wait_for, stale="keep")["state"] == "done"
+    assert run.stage("generate").attempts() == []
 
 
 def test_all_five_stages(host, wait_for):

@@ -1,0 +1,51 @@
+"""What the person who pressed start or restart asked for. Imports pipeline.rundir and remote.agent.paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.rundir import STAGES, RunDir, RunError
+from remote.agent.paths import stage_name
+
+STALE = ("refuse", "rerun", "keep")
+
+
+@dataclass(frozen=True)
+class Errand:
+    """``restart``: a stage that begins a new output. ``stale``: what becomes of a finished stage that is stale."""
+
+    through: str = "deploy"
+    first: str = "generate"
+    restart: str = ""
+    stale: str = "refuse"
+    run: str = "RUN"
+    """The run's name, for the commands in remedies."""
+
+    def stages(self) -> tuple[str, ...]:
+        return STAGES[STAGES.index(self.first) : STAGES.index(self.through) + 1]
+
+    def command(self, option: str) -> str:
+        """This errand with another answer to what is stale, as a person types it."""
+        words = ["eagledeck", "restart", self.run, self.restart] if self.restart else ["eagledeck", "start", self.run]
+        return f"`{' '.join([*words, option])}`"
+
+
+def errand_of(run: RunDir, options: Mapping[str, str]) -> Errand:
+    """The errand of a command line; `through` defaults to the plan's. Raises RunError for values that are none."""
+    stale = options.get("stale") or "refuse"
+    if stale not in STALE:
+        raise RunError(f"stale = {stale!r} is not allowed", "it takes " + ", ".join(STALE))
+    through = options.get("through") or run.plan().through
+    first = options.get("from") or STAGES[0]
+    restart = options.get("restart") or ""
+    for name in filter(None, (through, first, restart)):
+        stage_name(name)
+    if STAGES.index(first) > STAGES.index(through):
+        raise RunError(f"{first} comes after {through}", f"start from {through} or earlier, or go on through {first}")
+    if restart and restart not in Errand(through, first).stages():
+        raise RunError(
+            f"{restart} lies beyond {through}, the last stage of the plan",
+            f"`eagledeck set {run.name} through={restart}` moves it; then restart",
+        )
+    return Errand(through, first, restart, stale, run.name)
