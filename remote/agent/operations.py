@@ -27,6 +27,7 @@ from remote.agent.files import events, listing, tail
 from remote.agent.holders import still_runs
 from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
+from remote.agent.staleness import for_resume
 from remote.agent.trouble import told
 from remote.protocol import ProtocolError
 
@@ -214,7 +215,9 @@ class Operations:
             if not seen.resumable and seen.state not in (*ALIVE, StageState.LOST):
                 why = f"{stage} is {seen.state.value}" + (f": {seen.message}" if seen.message else "")
                 raise Refused("refused", why, seen.remedy or "start the run")
-        return self.op_start(run)
+        states = run_status(self._run(run))
+        going_on = stage or next((name for name, seen in states.items() if seen.resumable), STAGES[0])
+        return self.op_start(run, stale=for_resume(states, going_on))
 
     def op_restart(self, run: str, stage: str, stale: str = "refuse") -> dict[str, Any]:
         folder = self._stage(run, stage)

@@ -24,6 +24,16 @@ def refusal(states: States, errand: Errand) -> Told | None:
     return _borrowed(states, errand) or (_in_the_way if errand.stale == "refuse" else _out_of_reach)(states, errand)
 
 
+def for_resume(states: States, stage: str) -> str:
+    """What a resume of `stage` does with finished stages that are stale: rerun when all of them are made from it.
+
+    Whoever goes on with a stage wants what follows it to be made of the whole; what is stale for another reason is
+    asked about.
+    """
+    stale = set(_stale(states, STAGES))
+    return "rerun" if stale and stale <= _made_from(states, stage) else "refuse"
+
+
 def stale_remedy(errand: Errand) -> str:
     return f"{errand.command('--rerun-stale')} brings it up to date, {errand.command('--keep-stale')} uses it as it is"
 

@@ -12,6 +12,7 @@ from pipeline.config import STAGES
 from pipeline.rundir import RunDir, RunError, StageState, StageStatus, held, process_start, run_status, status
 from remote.agent.conductor import conductor_view, request_stop
 from remote.agent.errand import Errand
+from remote.agent.operations import Operations
 from remote.agent.route import next_step
 from remote.agent.run_view import RunView
 from remote.agent.starting import locked, start_conductor
@@ -247,6 +248,23 @@ def test_stale_is_refused_then_rerun_or_kept(host, wait_for):
     assert run.stage("vocab").attempts() == [1]
     assert conduct(run, wait_for, stale="rerun")["state"] == "done"
     assert [run.stage(stage).outputs() for stage in STAGES] == [[1, 2], [1, 2], [1, 2], [], []]
+
+
+def test_a_resumed_stage_is_followed_by_what_was_made_from_less_of_it(host, wait_for):
+    run = host.run(changes={"through": "vocab"}, generate={"steps": 3})
+    conduct(run, wait_for)
+    longer = {"generate.max_samples": 20_000, "generate.env": {"DOUBLE": json.dumps({"steps": 200, "pause": 0.03})}}
+    run.change_plan(longer, "")
+    start_conductor(run.path, {"stale": "rerun"})
+    wait_for(lambda: counting(run.stage("generate")))
+    Operations(host.root).call("stop", {"run": run.name})
+    wait_for(lambda: over(run))
+    assert states(run)[:3] == ["STOPPED", "DONE", "DONE"]
+    run.change_plan({"generate.env": {"DOUBLE": json.dumps({"steps": 200})}}, "")
+    Operations(host.root).call("resume", {"run": run.name})
+    wait_for(lambda: over(run), 60)
+    assert conductor_view(run)["state"] == "done"
+    assert [(seen.state.value, seen.stale) for seen in list(run_status(run).values())[:3]] == [("DONE", False)] * 3
 
 
 def test_a_run_that_cannot_fit_is_refused_with_the_arithmetic(host):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipeline.config import STAGES
 from pipeline.rundir import StageState, StageStatus
 from remote.agent.errand import Errand
-from remote.agent.staleness import refusal
+from remote.agent.staleness import for_resume, refusal
 
 DONE = StageStatus(StageState.DONE)
 STALE = StageStatus(StageState.DONE, stale=True, stale_reason="generate was continued")
@@ -30,6 +32,16 @@ def test_stale_stages_in_the_way_are_named_with_the_command():
     assert "`eagledeck restart kimi generate --keep-stale`" in told(states, restart="generate")[1]
     assert told(states, stale="keep") is None
     assert told(states, stale="rerun") is None
+
+
+def test_a_resume_reruns_what_follows_the_stage_and_nothing_else():
+    failed = StageStatus(StageState.FAILED, resumable=True)
+    done = dict.fromkeys(STAGES, DONE)
+    assert for_resume({**done, "train": failed}, "train") == "refuse"
+    assert for_resume({**done, "train": failed, "deploy": STALE}, "train") == "rerun"
+    assert for_resume({**done, "train": failed, "vocab": STALE, "deploy": STALE}, "train") == "refuse"
+    assert for_resume({**done, "generate": failed, "extract": STALE, "vocab": STALE}, "generate") == "rerun"
+    assert for_resume({**done, "generate": failed, "extract": replace(BORROWED, stale=True)}, "generate") == "refuse"
 
 
 def test_a_rerun_that_could_never_settle_is_refused():
