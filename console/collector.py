@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 from console.curves import last_value
 from console.format import sentence
 from console.run_data import RunData
-from console.snapshot import BudgetView, LinkView, Snapshot
+from console.snapshot import BudgetView, ConductorView, LinkView, Snapshot
 from console.views import (
     acceptance_length,
     budget_view,
-    conductor_text,
+    conductor_view,
     disk_view,
     gpu_views,
     service_views,
@@ -162,7 +162,7 @@ class Collector:
             events=tuple(data.events),
             budget=budget_view(data.push),
             services=service_views(data.push),
-            conductor=f"FAILED: {data.refusal}" if data.refusal else conductor_text(data.push),
+            conductor=ConductorView("failed", message=data.refusal) if data.refusal else conductor_view(data.push),
             runs=self._runs,
             taken_wall=time.time(),
             plan=data.plan,
@@ -248,8 +248,9 @@ class Collector:
         """Ask the running stage to save and end; the run goes on with `resume`."""
         await self._act("stop", **({"stage": stage} if stage else {}))
 
-    async def resume(self, stage: str | None = None) -> None:
-        await self._act("resume", **({"stage": stage} if stage else {}))
+    async def resume(self, stage: str | None = None, *, stale: str = "refuse") -> None:
+        """Go on with a stage and what follows it. `stale` as in `start`, for stages that aren't made from it."""
+        await self._act("resume", stale=stale, **({"stage": stage} if stage else {}))
 
     async def restart(self, stage: str, *, stale: str = "refuse") -> None:
         """Begin a new output of a stage and go on from there; the old one stays on disk. `stale` as in `start`."""

@@ -65,6 +65,8 @@ class StageView:
     """One stage of the run.
 
     `state` is a StageState name, `done` and `total` count `unit`s, `stop_since` is host wall time in seconds.
+    `stale_root` is the stage with the first cause of its being STALE, `kept`: somebody has said to use it all the same.
+    `saved` is where a resume goes on, in `unit`s; None when the host doesn't say.
     """
 
     name: str
@@ -73,12 +75,15 @@ class StageView:
     output: int | None
     stale: bool
     stale_reason: str
+    stale_root: str
+    kept: bool
     resumable: bool
     message: str
     remedy: str
     done: int | None
     total: int | None
     unit: str
+    saved: int | None
     rate: float | None
     eta_s: float | None
     elapsed_s: float | None
@@ -87,6 +92,27 @@ class StageView:
     report: Mapping[str, object]
     stop_grace_s: float | None
     stop_since: float | None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is STALE and nobody has said what becomes of it."""
+        return self.stale and not self.kept
+
+
+@dataclass(frozen=True)
+class ConductorView:
+    """What goes from stage to stage.
+
+    `state` in small letters: idle, running, waiting, halted, stopped, done, lost, failed; "" before the host has said
+    anything.
+    `stage` is the one it is or was at; `stale`: it has halted for one that was STALE then.
+    """
+
+    state: str = ""
+    stage: str = ""
+    message: str = ""
+    remedy: str = ""
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,7 +186,7 @@ class Snapshot:
     events: tuple[EventView, ...]
     budget: BudgetView | None
     services: tuple[ServiceView, ...]
-    conductor: str
+    conductor: ConductorView
     runs: tuple[str, ...]
     taken_wall: float
     plan: Mapping[str, object] | None

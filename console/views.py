@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from console.snapshot import BudgetView, DiskView, EventView, GpuView, ServiceView, StageView
+from console.snapshot import BudgetView, ConductorView, DiskView, EventView, GpuView, ServiceView, StageView
 from pipeline.config import STAGES
 
 Json = Mapping[str, Any]
@@ -47,12 +47,15 @@ def stage_view(name: str, data: object) -> StageView:
         output=whole(stage.get("output")),
         stale=stage.get("stale") is True,
         stale_reason=text(stage.get("stale_reason")),
+        stale_root=text(stage.get("stale_root")),
+        kept=stage.get("kept") is True,
         resumable=stage.get("resumable") is True,
         message=text(stage.get("message")),
         remedy=text(stage.get("remedy")),
         done=whole(progress.get("done")),
         total=whole(progress.get("total")),
         unit=text(progress.get("unit")),
+        saved=whole(stage.get("saved")),
         rate=number(progress.get("rate")),
         eta_s=number(progress.get("eta_s")),
         elapsed_s=number(stage.get("elapsed_s")),
@@ -126,11 +129,15 @@ def service_views(run: Json) -> tuple[ServiceView, ...]:
     )
 
 
-def conductor_text(run: Json) -> str:
-    """`RUNNING`, or the state with what the conductor says about it."""
+def conductor_view(run: Json) -> ConductorView:
     conductor = table(run.get("conductor"))
-    state, message = text(conductor.get("state")), text(conductor.get("message"))
-    return f"{state}: {message}" if state and message else state or message
+    return ConductorView(
+        text(conductor.get("state")),
+        text(conductor.get("stage")),
+        text(conductor.get("message")),
+        text(conductor.get("remedy")),
+        conductor.get("stale") is True,
+    )
 
 
 def event_view(row: object) -> EventView | None:

@@ -120,7 +120,7 @@ def _alone(stage: StageDir, restart: bool, body: Body) -> int:
         stack.enter_context(lock)
         current = stage.current()
         if current is not None and current.complete and not restart:
-            reason = stale(stage.run, stage.stage)
+            reason = stale(stage.run, stage.stage).reason
             if not reason:
                 print(f"{label} is done already (output {current.number}); --restart opens a new output", flush=True)
                 return 0

@@ -115,7 +115,7 @@ OPS: dict[str, dict[str, str]] = {
     "plan": {"run": _STR},
     "set": {"run": _STR, "changes": _OBJ, "note": _STR + "?"},
     "start": {"run": _STR, "from": _STR + "?", "through": _STR + "?", "stale": _STR + "?"},
-    "resume": {"run": _STR, "stage": _STR + "?"},
+    "resume": {"run": _STR, "stage": _STR + "?", "stale": _STR + "?"},
     "stop": {"run": _STR, "stage": _STR + "?"},
     "kill": {"run": _STR, "stage": _STR + "?"},
     "restart": {"run": _STR, "stage": _STR, "stale": _STR + "?"},

@@ -83,6 +83,15 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
         )
         if name == "kill":
             stage.add_argument("--yes", action="store_true", help="don't ask")
+        if name == "resume":
+            stage.add_argument(
+                "--keep-stale",
+                dest="stale",
+                action="store_const",
+                const="keep",
+                default="refuse",
+                help="use stale outputs that it reads as they are",
+            )
         _host_key(stage)
     _add_restart(verb("restart", "runs:restart", "begin a new output of a stage; the old one stays on disk, uncounted"))
     change = verb("set", "runs:set_plan", "change the plan of a run: `eagledeck set RUN generate.max_samples=10000`")

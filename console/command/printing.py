@@ -42,8 +42,9 @@ def status_lines(snapshot: Snapshot) -> list[str]:
         lines.append(snapshot.gpu_note)
     for service in snapshot.services:
         lines.append(f"service {service.name}   {service.state}   {service.url}   {service.message}".rstrip())
-    if snapshot.conductor:
-        lines.append(f"conductor {snapshot.conductor}")
+    conductor = snapshot.conductor
+    if conductor.state:
+        lines.append(f"conductor {conductor.state}" + (f": {conductor.message}" if conductor.message else ""))
     if snapshot.budget is not None and snapshot.budget.text:
         lines.append(f"budget {snapshot.budget.text}")
     return lines
@@ -53,7 +54,7 @@ def stage_line(stage: StageView) -> str:
     """`train     RUNNING      41%  1,234 of 3,000 steps  12.0 steps/s  4m10s  eta 6m02s`."""
     parts = [f"{stage.name:<9} {stage.state:<11}"]
     if stage.stale:
-        parts.append("STALE")
+        parts.append("STALE, kept" if stage.kept else "STALE")
     if stage.done is not None:
         total = f" of {shown.full_count(stage.total)}" if stage.total is not None else ""
         if stage.total is not None and stage.state != "DONE":

@@ -36,7 +36,7 @@ def stop(args: argparse.Namespace) -> int:
 
 
 def resume(args: argparse.Namespace) -> int:
-    return _act(args, "resume", "goes on")
+    return _act(args, "resume", "goes on", stale=args.stale)
 
 
 def restart(args: argparse.Namespace) -> int:
@@ -65,9 +65,10 @@ def _confirm(what: str, loss: str, milder: str, done: str) -> None:
         raise Refusal(f"Nothing was {done}.")
 
 
-def _act(args: argparse.Namespace, op: str, done: str) -> int:
+def _act(args: argparse.Namespace, op: str, done: str, **more: str) -> int:
     target = find_run(args)
-    ask_host(target, args.accept_host_key, op, run=target.run, **({"stage": args.stage} if args.stage else {}))
+    stage = {"stage": args.stage} if args.stage else {}
+    ask_host(target, args.accept_host_key, op, run=target.run, **stage, **more)
     print(f"{args.stage or target.run} on {target.host.name} {done}.")
     return 0
 

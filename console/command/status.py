@@ -30,7 +30,7 @@ async def _run(target: Target, args: argparse.Namespace) -> int:
         await collector.filled()
         snapshot = collector.snapshot
     if not snapshot.stages:
-        message = snapshot.conductor.partition(": ")[2] or f"{target.host.name} says nothing about {target.run}."
+        message = snapshot.conductor.message or f"{target.host.name} says nothing about {target.run}."
         raise RemoteError(message, f"`eagledeck init {target.run}` makes the run.")
     print(json.dumps(status_json(snapshot), indent=2) if args.json else "\n".join(status_lines(snapshot)))
     return 0

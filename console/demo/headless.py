@@ -135,7 +135,7 @@ async def _quiet(link: Link, collector: Collector) -> None:
 def _tell_failure(outcome: Outcome, demo: Demo) -> None:
     failed = next((stage for stage in outcome.snapshot.stages if stage.state != "DONE"), None)
     what = f"{failed.name} is {failed.state}" if failed else "the run has no stages"
-    said = (failed.message if failed else "") or outcome.snapshot.conductor
+    said = (failed.message if failed else "") or outcome.snapshot.conductor.message
     why = shown.sentence(said, failed.remedy if failed else "")
     print(f"eagledeck: the demo failed: {what}. {why}".rstrip(), file=sys.stderr)
     if outcome.snapshot.log:

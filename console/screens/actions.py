@@ -105,9 +105,10 @@ class RunActions(Screen[object]):
     def action_resume(self) -> None:
         intent = intents.resume(self.latest)
 
-        def act(_: str) -> None:
+        def act(stale: str) -> None:
             stage = intent.stage if isinstance(intent, Intent) else ""
-            self.perform(f"resume {stage}", lambda: self.collector.resume(stage), f"The host is resuming {stage}")
+            done = f"The host is resuming {stage}"
+            self.perform(f"resume {stage}", lambda: self.collector.resume(stage, stale=stale), done)
 
         self.ask(intent, act)
 

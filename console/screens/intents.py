@@ -70,12 +70,12 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     if conductor in CONDUCTING:
         return Refusal(under_way(snapshot), "x stops it")
     row = planned(snapshot)
-    stale = [stage for stage in row if stage.stale]
+    stale = [stage for stage in row if stage.undecided and (stage.state == "DONE" or unfinished(stage))]
     todo = [stage for stage in row if stage.state in STARTABLE]
     if not todo and not stale:
         return Refusal(f"Every stage up to {row[-1].name} is DONE", "e edits the plan")
     facts = [_going(snapshot, todo)] if todo else []
-    done = [stage.name for stage in row if stage.state == "DONE" and not stage.stale]
+    done = [stage.name for stage in row if stage.state == "DONE" and not stage.undecided]
     if done:
         facts.append(f"Kept as they are: {', '.join(done)}.")
     if snapshot.budget is not None and snapshot.budget.fits is False:
@@ -88,11 +88,33 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     title = f"Start {snapshot.run}"
     if not stale:
         return Intent(title, tuple(facts), (Answer("refuse", "Start"),))
-    reasons = [f"{stage.name} is STALE{': ' + stage.stale_reason if stage.stale_reason else ''}." for stage in stale]
+    begun = [stage.name for stage in stale if stage.state != "DONE"]
     rerun = "Rerun makes new outputs for what is STALE and for what depends on it; the old ones are not deleted."
-    keep = "Keep uses the outputs as they are."
+    if begun:
+        fact = f"{' and '.join(begun)} can't go on under the plan as it is now; nothing of it can be kept."
+        return Intent(title, (*_stale_facts(stale), fact, rerun, *facts), (Answer("rerun", "Rerun"),))
+    keep = "Keep uses the outputs as they are, and remembers that."
     answers = (Answer("keep", "Keep"), Answer("rerun", "Rerun"))
-    return Intent(title, (*reasons, rerun, keep, *facts), answers)
+    return Intent(title, (*_stale_facts(stale), rerun, keep, *facts), answers)
+
+
+def unfinished(stage: StageView) -> bool:
+    """Whether it has begun, isn't done, and can't go on as it is."""
+    return stage.state in STARTABLE and stage.state != "PENDING" and not stage.resumable
+
+
+def _stale_facts(stale: list[StageView]) -> list[str]:
+    """Each cause once, with the stages that are STALE for it."""
+    roots: dict[str, list[StageView]] = {}
+    for stage in stale:
+        roots.setdefault(stage.stale_root or stage.name, []).append(stage)
+    facts = []
+    for root, stages in roots.items():
+        first = next((stage for stage in stages if stage.name == root), stages[0])
+        others = [stage.name for stage in stages if stage is not first]
+        too = f" With it: {', '.join(others)}." if others else ""
+        facts.append(f"{first.name} is STALE{': ' + first.stale_reason if first.stale_reason else ''}.{too}")
+    return facts
 
 
 def under_way(snapshot: Snapshot) -> str:
@@ -124,8 +146,14 @@ def _going(snapshot: Snapshot, todo: list[StageView]) -> str:
 
 
 def _from_where(stage: StageView) -> str:
+    """What is saved is where it goes on, which may be before where it was."""
+    if stage.saved is not None and stage.total:
+        lost = f"; it was at {full_count(stage.done)}" if (stage.done or 0) > stage.saved else ""
+        return f"goes on at {full_count(stage.saved)} of {full_count(stage.total)} {stage.unit}{lost}".rstrip()
     share = share_of(stage)
-    return "goes on where it ended" if share is None else f"goes on at {percent(share, 1.0)}"
+    if stage.state != "STOPPED" or share is None:
+        return "goes on from what it has saved"
+    return f"goes on at {percent(share, 1.0)}"
 
 
 def stop(snapshot: Snapshot | None, now_host: float | None = None) -> Intent | Refusal:
@@ -166,13 +194,31 @@ def resume(snapshot: Snapshot | None) -> Intent | Refusal:
                 f"{failed.name} {failed.state} and can't be resumed", failed.remedy or "n begins a new output"
             )
         return Refusal("There is nothing to resume", "s starts the run")
-    facts = [f"{stage.name} ({stage.state}) {_from_where(stage)}, with what it has saved{_output(stage)}."]
+    facts = [f"{stage.name} ({stage.state}) {_from_where(stage)}{_output(stage)}."]
     if stage.message:
         facts.append(f"It had ended with: {stage.message}")
-    later = [other.name for other in planned(snapshot)[[s.name for s in snapshot.stages].index(stage.name) + 1 :]]
+    row = planned(snapshot)
+    place = next((index for index, one in enumerate(row) if one.name == stage.name), len(row))
+    later = [other for other in row[place + 1 :] if other.state != "DONE" or other.undecided]
     if later:
-        facts.append(f"After it: {', '.join(later)}.")
-    return Intent(f"Resume {stage.name}", tuple(facts), (Answer("resume", f"Resume {stage.name}"),), stage.name)
+        names = [f"{other.name} with a new output" if other.undecided else other.name for other in later]
+        facts.append(f"After it: {', '.join(names)}.")
+    label = f"Resume {stage.name}"
+    others = _not_made_from(stage, [other for other in row if other.undecided and other.state == "DONE"])
+    if not others:
+        return Intent(label, tuple(facts), (Answer("refuse", label),), stage.name)
+    names = ", ".join(other.name for other in others)
+    keep = f"Keep uses {names} as before, and remembers that. To rerun {names} first, press s instead."
+    return Intent(label, (*_stale_facts(others), keep, *facts), (Answer("keep", f"Keep, {label.lower()}"),), stage.name)
+
+
+def _not_made_from(stage: StageView, others: list[StageView]) -> list[StageView]:
+    if not others:
+        return []
+    from pipeline.rundir import made_from  # nothing the first paint needs
+
+    follow = made_from(stage.name)
+    return [other for other in others if other.name not in follow]
 
 
 def _output(stage: StageView) -> str:

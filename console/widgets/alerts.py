@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from console.format import duration, si_bytes
 from console.snapshot import DiskView, LinkView, Snapshot, StageView
 from console.widgets.ink import Line, Span, fit
-from console.widgets.looks import ENDED_BADLY, TRYING, conductor_of
+from console.widgets.looks import CONDUCTING, ENDED_BADLY, TRYING, active_stage, conductor_of
 from console.widgets.panel import Panel
 
 FULL_SOON_S = 6 * 3600.0
@@ -45,6 +45,7 @@ def alerts(snapshot: Snapshot | None, refusal: Alert | None = None, broken: Link
         found.append(Alert("bad" if blocked else "warn", link.message or link.remedy, remedy))
     for stage in snapshot.stages:
         found += _of_stage(stage)
+    found += _of_stale(snapshot)
     if snapshot.disk is not None:
         found += _of_disk(snapshot.disk)
     if snapshot.budget is not None and snapshot.budget.fits is False:
@@ -61,28 +62,45 @@ def alerts(snapshot: Snapshot | None, refusal: Alert | None = None, broken: Link
 
 
 def _of_conductor(snapshot: Snapshot) -> list[Alert]:
-    """Why the run does not go on, unless a stage has said it already."""
-    state, reason = conductor_of(snapshot)
-    told = any(stage.state in ENDED_BADLY | {"STOPPED"} or stage.stale for stage in snapshot.stages)
-    if state == "failed" and reason:
-        return [Alert("bad", reason)]
-    if state == "halted" and reason and not told:
-        return [Alert("bad", f"the run has halted: {reason}", "s starts it again")]
-    if state == "lost":
+    """Why the run does not go on, unless the stage that it halted at says it already."""
+    conductor = snapshot.conductor
+    at = next((stage for stage in snapshot.stages if stage.name == conductor.stage), None)
+    told = at is not None and (at.state in ENDED_BADLY or at.undecided or (at.state == "STOPPED" and at.resumable))
+    if conductor.state == "failed" and conductor.message:
+        return [Alert("bad", conductor.message)]
+    if conductor.state == "lost":
         return [Alert("warn", "the conductor is gone: after this stage no other is started", "s starts it again")]
-    return []
+    if conductor.state != "halted" or not conductor.message or told:
+        return []
+    if conductor.stale:
+        return [Alert("warn", f"the run rests: it halted for {conductor.stage}, which is no longer STALE", "s goes on")]
+    return [Alert("bad", f"the run has halted: {conductor.message}", "s starts it again")]
 
 
 def _of_stage(stage: StageView) -> list[Alert]:
+    if stage.state not in ENDED_BADLY:
+        return []
+    role = "warn" if stage.state == "KILLED" else "bad"
+    message = f"{stage.name} {stage.state}" + (f": {stage.message}" if stage.message else "")
+    remedy = stage.remedy or ("r resumes it" if stage.resumable else "")
+    return [Alert(role, message, remedy)]
+
+
+def _of_stale(snapshot: Snapshot) -> list[Alert]:
+    """One alert a cause: the stage where it lies, and the ones that are STALE for it."""
+    roots: dict[str, list[StageView]] = {}
+    for stage in snapshot.stages:
+        if stage.undecided:
+            roots.setdefault(stage.stale_root or stage.name, []).append(stage)
+    busy = active_stage(snapshot.stages) is not None or conductor_of(snapshot)[0] in CONDUCTING
+    remedy = "once the run rests, s asks what becomes of it" if busy else "s asks whether to rerun or keep it"
     found = []
-    if stage.state in ENDED_BADLY:
-        role = "warn" if stage.state == "KILLED" else "bad"
-        message = f"{stage.name} {stage.state}" + (f": {stage.message}" if stage.message else "")
-        remedy = stage.remedy or ("r resumes it" if stage.resumable else "")
-        found.append(Alert(role, message, remedy))
-    if stage.stale:
-        reason = f": {stage.stale_reason}" if stage.stale_reason else ""
-        found.append(Alert("warn", f"{stage.name} STALE{reason}", "s asks whether to rerun or keep it"))
+    for root, stages in roots.items():
+        first = next((stage for stage in stages if stage.name == root), stages[0])
+        others = [stage.name for stage in stages if stage is not first]
+        reason = f": {first.stale_reason}" if first.stale_reason else ""
+        too = f"; with it {', '.join(others)}" if others else ""
+        found.append(Alert("warn", f"{first.name} STALE{reason}{too}", remedy))
     return found
 
 

@@ -55,8 +55,7 @@ _SERVICES = {
 
 def conductor_of(snapshot: Snapshot) -> tuple[str, str]:
     """(state in small letters, what it says): `waiting: service vllm`."""
-    state, _, message = snapshot.conductor.partition(": ")
-    return state.lower(), message
+    return snapshot.conductor.state, snapshot.conductor.message
 
 
 def service_look(state: str) -> tuple[str, str] | None:

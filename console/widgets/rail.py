@@ -70,7 +70,7 @@ def _words(stage: StageView, width: int, now_host: float | None) -> list[Span]:
     _, role = stage_look(stage)
     spans: list[Span] = [(stage.state, role)]
     if stage.stale:
-        return [*spans, (" ", ""), ("STALE", "warn")]
+        return [*spans, (" ", ""), ("kept", "dim") if stage.kept else ("STALE", "warn")]
     times: list[Span] = []
     clock = stop_clock(stage, now_host) if stage.state == "STOPPING" else ""
     if clock:

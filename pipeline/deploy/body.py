@@ -73,7 +73,7 @@ class _Deployment:
                 self._await(engine)
             plain = self._phase(PLAIN, None, started)
             drafted = self._phase(DRAFTED, folder, started)
-        stage.progress(self.total, self.total, "prompts", phase="comparing")
+        stage.progress(self.total, self.total, "answers", phase="comparing")
         agreement = self._agreement(plain, drafted)
         found = acceptance_of(drafted)
         if found.length is None:
@@ -108,6 +108,7 @@ class _Deployment:
 
     @property
     def total(self) -> int:
+        """Answers: each prompt is answered without the drafter and with it."""
         return 2 * len(self.questions)
 
     def _exported(self) -> tuple[Path, list[dict[str, str]]]:
@@ -190,7 +191,7 @@ class _Deployment:
         return found
 
     def _progress(self, done: int, phase: str) -> None:
-        self.stage.progress(self.done + done, self.total, "prompts", phase=phase)
+        self.stage.progress(self.done + done, self.total, "answers", phase=phase)
 
     def _agreement(self, plain: Measurement, drafted: Measurement) -> dict[str, Any]:
         # A service's dtype isn't known here; bfloat16 is what they run in.

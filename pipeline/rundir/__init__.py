@@ -6,7 +6,7 @@ Standard library only, Python >= 3.9. Imports pipeline.config and pipeline.field
 from pipeline.config import STAGES
 from pipeline.rundir.atomic import read_json, replace_link, write_bytes, write_json, write_json_fast
 from pipeline.rundir.attempt import Attempt
-from pipeline.rundir.checkpoint import checkpoint_meta, latest_checkpoint, write_checkpoint
+from pipeline.rundir.checkpoint import checkpoint_meta, latest_checkpoint, newest_checkpoint, write_checkpoint
 from pipeline.rundir.curves import iter_metrics, joined_metrics
 from pipeline.rundir.errors import PlanConflict, RunError
 from pipeline.rundir.identity import alive, incarnation, process_start
@@ -18,6 +18,7 @@ from pipeline.rundir.lineage import (
     fingerprint,
     fingerprint_params,
     inputs_of,
+    made_from,
     recorded_inputs,
     stale,
 )
@@ -56,7 +57,9 @@ __all__ = [
     "joined_metrics",
     "know_locks",
     "latest_checkpoint",
+    "made_from",
     "new_attempt",
+    "newest_checkpoint",
     "process_start",
     "read_json",
     "read_jsonl",

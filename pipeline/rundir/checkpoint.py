@@ -72,6 +72,11 @@ def latest_checkpoint(parent: Path) -> Path | None:
     return None
 
 
+def newest_checkpoint(parent: Path) -> Path | None:
+    """The newest checkpoint by its manifest, the files of which are left unread; None without one."""
+    return max(_checkpoints(Path(parent)), key=_order, default=None)
+
+
 def checkpoint_meta(path: Path) -> dict[str, Any]:
     """The `meta` it was written with. Raises RunError when there is no manifest."""
     manifest = read_json(Path(path) / MANIFEST)

@@ -19,6 +19,7 @@ from pipeline.hostpath import host_path
 from pipeline.rundir.borrowed import unlike, verifier_config
 from pipeline.rundir.contents import change, record_of
 from pipeline.rundir.errors import RunError, refuse_newer, restart_words
+from pipeline.rundir.kept import keep_of, kept
 from pipeline.rundir.layout import RunDir, StageDir
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import stay_inside, valid_name
@@ -38,8 +39,22 @@ _VERIFIED = ("generate", "extract", "deploy")
 _FILES = ("prompts",)
 """Parameters that name a file whose content shapes the output."""
 
-Known = dict[tuple[str, str], str]
-"""(run, stage) -> why it is stale: what one look at several stages has found out already."""
+
+@dataclasses.dataclass(frozen=True)
+class Stale:
+    """Whether an output is still what the plan asks for. `reason`: in words why not, "" when it is.
+
+    `root`: the stage with the first cause, this one or one that it is made from. `kept`: a person has said to use it
+    all the same; what is made from it isn't stale for that.
+    """
+
+    reason: str = ""
+    root: str = ""
+    kept: bool = False
+
+
+Known = dict[tuple[str, str], Stale]
+"""(run, stage): what one look at several stages has found out already."""
 
 
 def inputs_needed(plan: Plan, stage: str) -> tuple[str, ...]:
@@ -48,6 +63,15 @@ def inputs_needed(plan: Plan, stage: str) -> tuple[str, ...]:
     if isinstance(params, DeployParams) and not params.prompts:
         return (*INPUTS[stage], "generate")
     return INPUTS[stage]
+
+
+def made_from(stage: str) -> set[str]:
+    """The stages that read its output, however far on (without what a plan adds)."""
+    found = {stage}
+    for name in STAGES:
+        if found.intersection(INPUTS[name]):
+            found.add(name)
+    return found - {stage}
 
 
 def shaping_params(plan: Plan, stage: str) -> dict[str, Any]:
@@ -214,8 +238,8 @@ def changed_params(plan: Plan, stage: str, output: Output) -> dict[str, tuple[An
     return {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
 
 
-def stale(run: RunDir, stage: str, plan: Plan | None = None, known: Known | None = None) -> str:
-    """Why the counting output of a stage is STALE, in words; "" when it isn't, or when there is none.
+def stale(run: RunDir, stage: str, plan: Plan | None = None, known: Known | None = None) -> Stale:
+    """Whether the counting output of a stage is STALE; not when there is none.
 
     Raises RunError when the output can't be found out (a lender is gone).
     """
@@ -226,24 +250,35 @@ def stale(run: RunDir, stage: str, plan: Plan | None = None, known: Known | None
     return known[key]
 
 
-def _stale(run: RunDir, stage: str, plan: Plan, known: Known) -> str:
+def _stale(run: RunDir, stage: str, plan: Plan, known: Known) -> Stale:
     output = counting_output(run, stage, plan)
     if output is None:
-        return ""
+        return Stale()
     if output.stage.run.path != run.path:
-        return unlike(plan, output) or stale(output.stage.run, stage, None, known)
+        found = Stale(unlike(plan, output) or stale(output.stage.run, stage, None, known).reason, stage)
+    else:
+        found = _own(run, stage, plan, output, known)
+    if not found.reason:
+        return Stale()
+    return dataclasses.replace(found, kept=kept(run).get(stage) == keep_of(output, found.reason))
+
+
+def _own(run: RunDir, stage: str, plan: Plan, output: Output, known: Known) -> Stale:
     changes = changed_params(plan, stage, output)
     if changes:
         words = [f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()]
-        return "; ".join(words)
+        return Stale("; ".join(words), stage)
     source = output.source()
     for name, how in changed_files(output).items():
-        return f"the file of {stage}.{name}, {source['files'][name].get('path')}, {how} since"
+        return Stale(f"the file of {stage}.{name}, {source['files'][name].get('path')}, {how} since", stage)
     for name, record in _inputs(source).items():
-        reason = _input_moved(run, plan, name, record, known)
+        reason = _input_moved(run, plan, name, record)
         if reason:
-            return reason
-    return ""
+            return Stale(reason, stage)
+        before = _input_stale(run, plan, name, known)
+        if before.reason and not before.kept:
+            return Stale(f"its input {name} is stale: {before.reason}", before.root)
+    return Stale()
 
 
 def _inputs(source: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -252,7 +287,7 @@ def _inputs(source: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: record for name, record in found if name in STAGES and isinstance(record, dict)}
 
 
-def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any], known: Known) -> str:
+def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any]) -> str:
     try:
         now = counting_output(run, name, plan)
     except RunError as error:
@@ -269,8 +304,14 @@ def _input_moved(run: RunDir, plan: Plan, name: str, record: Mapping[str, Any], 
         return f"its input {name} is being continued"
     if data != record.get("fingerprint"):
         return f"its input {name} was continued since (output {now.number})"
-    reason = stale(run, name, plan, known)
-    return f"its input {name} is stale: {reason}" if reason else ""
+    return ""
+
+
+def _input_stale(run: RunDir, plan: Plan, name: str, known: Known) -> Stale:
+    try:
+        return stale(run, name, plan, known)
+    except RunError as error:
+        return Stale(error.message, name)
 
 
 def _key(stage: str, name: str) -> str:

@@ -48,7 +48,10 @@ _BY_REASON: Mapping[str, StageState] = {
 
 @dataclass(frozen=True)
 class StageStatus:
-    """`started` and `ended` are wall seconds, None when unknown; `borrowed` is `RUN/STAGE` or ""."""
+    """`started` and `ended` are wall seconds, None when unknown; `borrowed` is `RUN/STAGE` or "".
+
+    `stale_root` is the stage with the first cause; `kept`: a person has said to use the output although it is stale.
+    """
 
     state: StageState
     attempt: int | None = None
@@ -56,11 +59,18 @@ class StageStatus:
     resumable: bool = False
     stale: bool = False
     stale_reason: str = ""
+    stale_root: str = ""
+    kept: bool = False
     message: str = ""
     remedy: str = ""
     started: float | None = None
     ended: float | None = None
     borrowed: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is stale and nobody has said what becomes of it."""
+        return self.stale and not self.kept
 
 
 def status(stage: StageDir, plan: Plan | None = None, known: lineage.Known | None = None) -> StageStatus:
@@ -79,8 +89,7 @@ def status(stage: StageDir, plan: Plan | None = None, known: lineage.Known | Non
     found = replace(found, output=_output_number(attempt))
     if found.resumable:
         found = _checked_resumable(stage, plan, found)
-    reason = _stale(stage, plan, known)
-    return replace(found, stale=bool(reason), stale_reason=reason)
+    return _with_staleness(found, stage, plan, known)
 
 
 def run_status(run: RunDir, plan: Plan | None = None) -> dict[str, StageStatus]:
@@ -190,18 +199,19 @@ def _borrowed(stage: StageDir, plan: Plan, known: lineage.Known | None) -> Stage
         what = "has no output yet" if output is None else f"isn't complete (output {output.number})"
         remedy = f"Let {name.partition('/')[0]} finish {stage.stage}"
         return StageStatus(StageState.PENDING, message=f"{name} {what}", remedy=remedy, borrowed=name)
-    reason = _stale(stage, plan, known)
-    return StageStatus(
-        StageState.DONE, output=output.number, stale=bool(reason), stale_reason=reason, borrowed=name,
-        message=f"borrowed from {output.name()}",
-    )  # fmt: skip
+    found = StageStatus(StageState.DONE, output=output.number, borrowed=name, message=f"borrowed from {output.name()}")
+    return _with_staleness(found, stage, plan, known)
 
 
-def _stale(stage: StageDir, plan: Plan, known: lineage.Known | None) -> str:
+def _with_staleness(found: StageStatus, stage: StageDir, plan: Plan, known: lineage.Known | None) -> StageStatus:
+    if found.resumable:
+        # going on brings it to what the plan asks for now
+        return found
     try:
-        return lineage.stale(stage.run, stage.stage, plan, known)
+        stale = lineage.stale(stage.run, stage.stage, plan, known)
     except RunError as error:
-        return error.message
+        stale = lineage.Stale(error.message, stage.stage)
+    return replace(found, stale=bool(stale.reason), stale_reason=stale.reason, stale_root=stale.root, kept=stale.kept)
 
 
 def _output_number(attempt: Attempt) -> int | None:

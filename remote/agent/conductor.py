@@ -25,6 +25,7 @@ from pipeline.rundir import (
     RunDir,
     RunError,
     StageState,
+    counting_output,
     held,
     incarnation,
     process_start,
@@ -34,6 +35,7 @@ from pipeline.rundir import (
     status,
     write_json,
 )
+from pipeline.rundir.kept import forget, keep, keep_of
 from remote.agent import services
 from remote.agent.detach import Ready, detach
 from remote.agent.errand import Errand, errand_of
@@ -47,6 +49,7 @@ from remote.agent.trouble import told
 TICK_S = 0.25
 SERVICES_S = 5.0
 REQUESTS = ("kill", "stop")
+_ENDED = {"finish": "done", "stop": "stopped"}
 
 
 def conduct(path: Path, options: dict[str, str]) -> int:
@@ -97,21 +100,21 @@ class Conductor:
         if refused:
             return self.ready.refused(*refused)
         self.journal = JsonLines(self.folder / "events.jsonl")
-        self._save("running", "")
+        self._save("running", Step("watch"))
         self.ready.running()
         start_recorder(self.run_dir.root)
         last = Step("halt", message="it ended unexpectedly", remedy=f"look into {self.folder / 'log'}")
         try:
             last = self._go()
         except Stopped:
-            last = Step("halt", message="stopped on request", remedy="resume goes on from here")
+            last = Step("stop", message="stopped on request", remedy="resume goes on from here")
         except RunError as error:
             last = Step("halt", message=error.message, remedy=error.remedy)
         except OSError as error:
             last = Step("halt", "", *told(error, self.run_dir.path))
         finally:
             self._release(())
-            self._save("done" if last.kind == "finish" else "halted", last.stage, last.message, last.remedy)
+            self._save(_ENDED.get(last.kind, "halted"), last)
             self._note("finished" if last.kind == "finish" else "halted", last.message, stage=last.stage)
         return 0
 
@@ -129,7 +132,8 @@ class Conductor:
         """The arithmetic, when this errand writes hidden states and they can't fit the volume."""
         errand = self.errand
         restart = errand.restart if errand.restart not in self.begun else ""
-        intent = Intent(errand.first, errand.through, restart, errand.stale)
+        stale = "follow" if errand.resume and errand.stale == "refuse" else errand.stale
+        intent = Intent(errand.first, errand.through, restart, stale)
         if "extract" not in errand.stages():
             return None
         if fates(self.run_dir, self.run_dir.plan(), intent)["extract"].kind == KEPT:
@@ -146,9 +150,12 @@ class Conductor:
     # ------------------------------------------------------------ the way
 
     def _go(self) -> Step:
+        if self.errand.stale == "rerun":
+            forget(self.run_dir)
         while True:
             self._check_stop()
             step = self._next()
+            self._remember(step)
             if step.kind in ("finish", "halt"):
                 return step
             if step.kind == "adopt":
@@ -175,6 +182,19 @@ class Conductor:
         continuable = [name for name in stale if not resume_refusal(stages[name], plan)]
         return next_step(states, self.errand, self.begun, continuable, living, self.redone)
 
+    def _remember(self, step: Step) -> None:
+        """Which stale stages a person keeps: those that the errand goes past, so that nobody is asked twice."""
+        if self.errand.stale != "keep" or step.kind == "halt":
+            return
+        states, todo = run_status(self.run_dir), self.errand.stages()
+        passed = todo[: todo.index(step.stage)] if step.stage else todo
+        found = {}
+        for name in passed:
+            output = counting_output(self.run_dir, name)
+            if output is not None and states[name].undecided:
+                found[name] = keep_of(output, states[name].stale_reason)
+        keep(self.run_dir, found)
+
     def _begin(self, step: Step) -> None:
         stage, plan = step.stage, self.run_dir.plan()
         if stage == "extract":
@@ -199,7 +219,7 @@ class Conductor:
         A stage whose service can't come back where it was asked is stopped, so that it talks to nobody else. Raises
         RunError then.
         """
-        self._save("running", stage)
+        self._save("running", Step("watch", stage))
         lock, next_check = self.run_dir.stage(stage).lock_path, 0.0
         gone: services.AddressTaken | None = None
         while held(lock):
@@ -230,7 +250,7 @@ class Conductor:
         urls: dict[str, str] = {}
         for name in names:
             self.using.add(name)
-            self._save("waiting", stage, f"service {name}")
+            self._save("waiting", Step("watch", stage, f"service {name}"))
             say = self._say(stage)
             urls[name] = services.ensure(self.run_dir, plan, name, stage, self._stop_asked, say)
         environment = {f"EAGLEDECK_SERVICE_URL_{_variable(name)}": url for name, url in urls.items()}
@@ -280,13 +300,14 @@ class Conductor:
         # The stages go on; a new conductor takes up from their files.
         os._exit(0)
 
-    def _save(self, state: str, stage: str, message: str = "", remedy: str = "") -> None:
+    def _save(self, state: str, step: Step) -> None:
         record = {
             "schema": 1,
             "state": state,
-            "stage": stage,
-            "message": message,
-            "remedy": remedy,
+            "stage": step.stage,
+            "message": step.message,
+            "remedy": step.remedy,
+            "stale": step.stale,
             "through": self.errand.through,
             "pid": os.getpid(),
             "start": process_start(os.getpid()),
@@ -310,7 +331,11 @@ def _variable(name: str) -> str:
 
 
 def conductor_view(run: RunDir) -> dict[str, Any]:
-    """{"state", "pid", "stage", "message", "remedy"}: idle, running, waiting, halted, done, or lost (it was killed)."""
+    """{"state", "pid", "stage", "message", "remedy", "stale"}: idle, running, waiting, halted, stopped (by a
+    person, between two stages), done, or lost (it was killed).
+
+    `stale`: it has halted for a stage that was stale then.
+    """
     record = read_json(run.path / "conductor" / "state.json") or {}
     state = str(record.get("state") or "idle")
     alive = held(run.path / "conductor" / "lock")
@@ -322,6 +347,7 @@ def conductor_view(run: RunDir) -> dict[str, Any]:
         "stage": str(record.get("stage") or ""),
         "message": str(record.get("message") or ""),
         "remedy": str(record.get("remedy") or ""),
+        "stale": state == "halted" and record.get("stale") is True,
     }
 
 

@@ -5,30 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.rundir import STAGES, RunDir, RunError
+from pipeline.rundir import STAGES, RunDir, RunError, made_from
 from remote.agent.paths import stage_name
 
 STALE = ("refuse", "rerun", "keep")
+"""What becomes of stages that are stale: halt there, make them anew, use them as they are."""
+
+
+RERUN, KEEP = "--rerun-stale", "--keep-stale"
 
 
 @dataclass(frozen=True)
 class Errand:
-    """``restart``: a stage that begins a new output. ``stale``: what becomes of a finished stage that is stale."""
+    """``restart``: a stage that begins a new output. ``resume``: one that is gone on with; what is made from it is
+    brought up to date whatever ``stale``, one of STALE, says about the others.
+    """
 
     through: str = "deploy"
     first: str = "generate"
     restart: str = ""
     stale: str = "refuse"
+    resume: str = ""
     run: str = "RUN"
     """The run's name, for the commands in remedies."""
 
     def stages(self) -> tuple[str, ...]:
         return STAGES[STAGES.index(self.first) : STAGES.index(self.through) + 1]
 
+    def reruns(self, stage: str) -> bool:
+        """Whether it makes that stage anew when it is stale."""
+        return self.stale == "rerun" or bool(self.resume and stage in made_from(self.resume))
+
     def command(self, option: str) -> str:
         """This errand with another answer to what is stale, as a person types it."""
-        words = ["eagledeck", "restart", self.run, self.restart] if self.restart else ["eagledeck", "start", self.run]
-        return f"`{' '.join([*words, option])}`"
+        if self.restart:
+            words = ["restart", self.run, self.restart]
+        else:
+            # what is made anew before it leaves nothing to resume
+            words = ["resume" if self.resume and option == KEEP else "start", self.run]
+        return f"`{' '.join(['eagledeck', *words, option])}`"
 
 
 def errand_of(run: RunDir, options: Mapping[str, str]) -> Errand:
@@ -38,8 +53,8 @@ def errand_of(run: RunDir, options: Mapping[str, str]) -> Errand:
         raise RunError(f"stale = {stale!r} is not allowed", "it takes " + ", ".join(STALE))
     through = options.get("through") or run.plan().through
     first = options.get("from") or STAGES[0]
-    restart = options.get("restart") or ""
-    for name in filter(None, (through, first, restart)):
+    restart, resume = options.get("restart") or "", options.get("resume") or ""
+    for name in filter(None, (through, first, restart, resume)):
         stage_name(name)
     if STAGES.index(first) > STAGES.index(through):
         raise RunError(f"{first} comes after {through}", f"start from {through} or earlier, or go on through {first}")
@@ -48,4 +63,4 @@ def errand_of(run: RunDir, options: Mapping[str, str]) -> Errand:
             f"{restart} lies beyond {through}, the last stage of the plan",
             f"`eagledeck set {run.name} through={restart}` moves it; then restart",
         )
-    return Errand(through, first, restart, stale, run.name)
+    return Errand(through, first, restart, stale, resume, run.name)

@@ -27,7 +27,6 @@ from remote.agent.files import events, listing, tail
 from remote.agent.holders import still_runs
 from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
-from remote.agent.staleness import for_resume
 from remote.agent.trouble import told
 from remote.protocol import ProtocolError
 
@@ -185,7 +184,13 @@ class Operations:
         return self._run(run).change_plan(changes, note[:500]).to_json()
 
     def op_start(
-        self, run: str, from_: str = "", through: str = "", stale: str = "refuse", restart: str = ""
+        self,
+        run: str,
+        from_: str = "",
+        through: str = "",
+        stale: str = "refuse",
+        restart: str = "",
+        resume: str = "",
     ) -> dict[str, Any]:
         holder = self._run(run)
         if not out_of_the_way(holder, LAST_WORDS_S):
@@ -199,7 +204,7 @@ class Operations:
                     f"`eagledeck stop {run}` ends it; then restart {restart}",
                 )
             return {"pid": seen["pid"], "already": True}
-        options = {"from": from_, "through": through, "stale": stale, "restart": restart}
+        options = {"from": from_, "through": through, "stale": stale, "restart": restart, "resume": resume}
         try:
             word = starting.start_conductor(holder.path, {name: value for name, value in options.items() if value})
         except RunError:
@@ -209,15 +214,15 @@ class Operations:
             raise
         return {"pid": word["pid"], "already": False}
 
-    def op_resume(self, run: str, stage: str = "") -> dict[str, Any]:
+    def op_resume(self, run: str, stage: str = "", stale: str = "refuse") -> dict[str, Any]:
         if stage:
             seen = status(self._stage(run, stage))
             if not seen.resumable and seen.state not in (*ALIVE, StageState.LOST):
                 why = f"{stage} is {seen.state.value}" + (f": {seen.message}" if seen.message else "")
                 raise Refused("refused", why, seen.remedy or "start the run")
         states = run_status(self._run(run))
-        going_on = stage or next((name for name, seen in states.items() if seen.resumable), STAGES[0])
-        return self.op_start(run, stale=for_resume(states, going_on))
+        going_on = stage or next((name for name, seen in states.items() if seen.resumable), "")
+        return self.op_start(run, resume=going_on, stale=stale)
 
     def op_restart(self, run: str, stage: str, stale: str = "refuse") -> dict[str, Any]:
         folder = self._stage(run, stage)

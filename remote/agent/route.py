@@ -10,19 +10,23 @@ from dataclasses import dataclass, replace
 
 from pipeline.rundir import StageState, StageStatus
 from remote.agent.errand import Errand
-from remote.agent.staleness import borrowed_stale, not_here, stale_remedy
+from remote.agent.staleness import borrowed_stale, not_here, stale_remedy, unfinished_stale
 
 ENDED = (StageState.STOPPED, StageState.FAILED, StageState.KILLED, StageState.INTERRUPTED, StageState.LOST)
 
 
 @dataclass(frozen=True)
 class Step:
-    """kind: start, resume, restart, watch (it runs), adopt (it runs, its supervisor is gone), halt, finish."""
+    """kind: start, resume, restart, watch (it runs), adopt (it runs, its supervisor is gone), halt, stop, finish.
+
+    ``stale``: a halt that has its cause in a stage that is stale.
+    """
 
     kind: str
     stage: str = ""
     message: str = ""
     remedy: str = ""
+    stale: bool = False
 
 
 def next_step(
@@ -69,27 +73,32 @@ def _step(
     if stage == errand.restart:
         return _halt(stage, not_here(stage, seen)) if seen.borrowed else Step("restart", stage)
     if state is StageState.DONE:
-        if not seen.stale or errand.stale == "keep":
+        if not seen.undecided or errand.stale == "keep":
             return None
         if seen.borrowed:
-            return _halt(stage, borrowed_stale(stage, seen, errand))
+            return _halt(stage, borrowed_stale(stage, seen, errand), stale=True)
         if stage in redone:
             why = f"{stage} was made anew and is stale all the same: {seen.stale_reason}"
-            return Step("halt", stage, why, stale_remedy(errand))
-        if errand.stale == "rerun":
+            return Step("halt", stage, why, stale_remedy(errand), stale=True)
+        if errand.reruns(stage):
             return Step("resume" if stage in continuable else "restart", stage)
-        return Step("halt", stage, f"{stage} is stale: {seen.stale_reason}", stale_remedy(errand))
+        return Step("halt", stage, f"{stage} is stale: {seen.stale_reason}", stale_remedy(errand), stale=True)
     if seen.borrowed:
         return Step("halt", stage, f"{stage}: {seen.message}", seen.remedy)
     if state is StageState.PENDING:
         return Step("start", stage)
     if seen.resumable:
         return Step("resume", stage)
+    if seen.stale:
+        # an unfinished output under another plan: there is nothing to keep
+        if errand.reruns(stage):
+            return Step("restart", stage)
+        return _halt(stage, unfinished_stale(stage, seen, errand), stale=True)
     return Step("halt", stage, f"{stage} {_WORDS[state]} and can't be resumed: {seen.message}", seen.remedy)
 
 
-def _halt(stage: str, told: tuple[str, str]) -> Step:
-    return Step("halt", stage, *told)
+def _halt(stage: str, told: tuple[str, str], stale: bool = False) -> Step:
+    return Step("halt", stage, *told, stale=stale)
 
 
 _WORDS = {

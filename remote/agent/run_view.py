@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from pipeline.config import Plan
-from pipeline.counts import counted
+from pipeline.counts import counted, saved_step, worked_s
 from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
-from pipeline.rundir import STAGES, RunDir, RunError, StageState, StageStatus, counting_output, status
+from pipeline.rundir import STAGES, RunDir, RunError, StageDir, StageState, StageStatus, counting_output, status
 from remote.agent.conductor import conductor_view
 from remote.agent.service_view import describe, view
 
@@ -131,11 +131,14 @@ def stage_view(run: RunDir, name: str, plan: Plan) -> dict[str, Any]:
         "resumable": seen.resumable,
         "stale": seen.stale,
         "stale_reason": seen.stale_reason,
+        "stale_root": seen.stale_root,
+        "kept": seen.kept,
         "message": seen.message,
         "remedy": seen.remedy,
         "started": seen.started,
         "ended": seen.ended,
-        "elapsed_s": None if seen.started is None else round(max(0.0, (seen.ended or now) - seen.started), 1),
+        "elapsed_s": _elapsed(folder, seen, now),
+        "saved": saved_step(folder, seen.output) if seen.resumable else None,
         "progress": {key: value for key, value in progress.items() if key not in ("counts", "bytes")},
         "counts": report.get("counts") or known.get("counts") or {},
         "bytes": progress.get("bytes") or known.get("bytes"),
@@ -144,6 +147,13 @@ def stage_view(run: RunDir, name: str, plan: Plan) -> dict[str, Any]:
         "stop_grace_s": plan.stages[name].grace_s if stop else None,
         "stop_since": stop.get("t") if stop else None,
     }
+
+
+def _elapsed(stage: StageDir, seen: StageStatus, now: float) -> float | None:
+    """Seconds of work on the output: this attempt and the ones before it, without the pauses between them."""
+    if seen.started is None or seen.attempt is None:
+        return None
+    return round(max(0.0, (seen.ended or now) - seen.started) + worked_s(stage, seen.output, seen.attempt), 1)
 
 
 def _report(run: RunDir, name: str, plan: Plan, seen: StageStatus) -> dict[str, Any]:

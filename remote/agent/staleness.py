@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pipeline.rundir import INPUTS, STAGES, StageState, StageStatus
-from remote.agent.errand import Errand
+from pipeline.rundir import INPUTS, STAGES, StageState, StageStatus, made_from
+from remote.agent.errand import KEEP, RERUN, Errand
 
 Told = tuple[str, str]
 """What is wrong, and what to do."""
@@ -20,22 +20,20 @@ def refusal(states: States, errand: Errand) -> Told | None:
     if errand.restart and states[errand.restart].borrowed:
         return not_here(errand.restart, states[errand.restart])
     if errand.stale == "keep":
-        return None
-    return _borrowed(states, errand) or (_in_the_way if errand.stale == "refuse" else _out_of_reach)(states, errand)
+        return _nothing_to_keep(states, errand)
+    return _borrowed(states, errand) or (_out_of_reach if errand.stale == "rerun" else _in_the_way)(states, errand)
 
 
-def for_resume(states: States, stage: str) -> str:
-    """What a resume of `stage` does with finished stages that are stale: rerun when all of them are made from it.
-
-    Whoever goes on with a stage wants what follows it to be made of the whole; what is stale for another reason is
-    asked about.
-    """
-    stale = set(_stale(states, STAGES))
-    return "rerun" if stale and stale <= _made_from(states, stage) else "refuse"
+def unfinished_stale(stage: str, seen: StageStatus, errand: Errand) -> Told:
+    """A stage that was ended before it was done, and can't go on under the plan as it is now."""
+    return (
+        f"{stage} isn't finished and can't go on: {seen.stale_reason}",
+        f"{errand.command(RERUN)} begins a new output; or take the change back",
+    )
 
 
 def stale_remedy(errand: Errand) -> str:
-    return f"{errand.command('--rerun-stale')} brings it up to date, {errand.command('--keep-stale')} uses it as it is"
+    return f"{errand.command(RERUN)} brings it up to date, {errand.command(KEEP)} uses it as it is"
 
 
 def borrowed_stale(stage: str, seen: StageStatus, errand: Errand) -> Told:
@@ -43,8 +41,7 @@ def borrowed_stale(stage: str, seen: StageStatus, errand: Errand) -> Told:
     lender = seen.borrowed.partition("/")[0]
     return (
         f"{stage} is borrowed from {seen.borrowed} and stale: {seen.stale_reason}",
-        f"Rerun it in {lender} (`eagledeck start {lender} --rerun-stale`), or {errand.command('--keep-stale')} uses it "
-        "as it is",
+        f"Rerun it in {lender} (`eagledeck start {lender} --rerun-stale`), or {errand.command(KEEP)} uses it as it is",
     )
 
 
@@ -56,8 +53,23 @@ def not_here(stage: str, seen: StageStatus) -> Told:
     )
 
 
+def _unfinished(seen: StageStatus) -> bool:
+    """Whether it is stale, not done, and can't go on as it is."""
+    idle = seen.state not in (StageState.DONE, StageState.PENDING, StageState.RUNNING, StageState.STOPPING)
+    return seen.stale and not seen.resumable and idle and not _lives(seen)
+
+
+def _lives(seen: StageStatus) -> bool:
+    return seen.state is StageState.LOST and seen.ended is None
+
+
 def _stale(states: States, stages: Iterable[str]) -> list[str]:
-    return [name for name in stages if states[name].state is StageState.DONE and states[name].stale]
+    """Stages that somebody has to decide about: made anew or kept; what isn't finished can only be made anew."""
+    return [
+        name
+        for name in stages
+        if (states[name].state is StageState.DONE and states[name].undecided) or _unfinished(states[name])
+    ]
 
 
 def _read_by(stages: Iterable[str]) -> set[str]:
@@ -72,15 +84,6 @@ def _read_by(stages: Iterable[str]) -> set[str]:
     return found
 
 
-def _made_from(states: States, stage: str) -> set[str]:
-    """The stages of this run that read its output, however far on; what is borrowed is another run's."""
-    found = {stage}
-    for name in STAGES:
-        if not states[name].borrowed and found.intersection(INPUTS[name]):
-            found.add(name)
-    return found - {stage}
-
-
 def _borrowed(states: States, errand: Errand) -> Told | None:
     # before the errand's first stage only a rerun minds: what is made anew from it would be stale at once
     before = _read_by(errand.stages()) if errand.stale == "rerun" else set()
@@ -90,22 +93,54 @@ def _borrowed(states: States, errand: Errand) -> Told | None:
     return None
 
 
+def _nothing_to_keep(states: States, errand: Errand) -> Told | None:
+    first = next(
+        (
+            name
+            for name in errand.stages()
+            if _unfinished(states[name]) and name != errand.restart and not errand.reruns(name)
+        ),
+        None,
+    )
+    return unfinished_stale(first, states[first], errand) if first else None
+
+
 def _in_the_way(states: States, errand: Errand) -> Told | None:
-    stale = [name for name in _stale(states, errand.stages()) if name != errand.restart]
+    stale = [name for name in _stale(states, errand.stages()) if name != errand.restart and not errand.reruns(name)]
     if stale:
-        return "; ".join(f"{name} is stale: {states[name].stale_reason}" for name in stale), stale_remedy(errand)
+        if all(_unfinished(states[name]) for name in stale):
+            return unfinished_stale(stale[0], states[stale[0]], errand)
+        return _by_root(states, stale), stale_remedy(errand)
     if not errand.restart:
         return None
-    after = _made_from(states, errand.restart)
-    later = [name for name in errand.stages() if name in after and states[name].state is StageState.DONE]
+    after = made_from(errand.restart)
+    later = [
+        name
+        for name in errand.stages()
+        if name in after and states[name].state is StageState.DONE and not states[name].borrowed
+    ]
     if not later:
         return None
     return (
         f"{' and '.join(later)} {'is' if len(later) == 1 else 'are'} done and made from the output of {errand.restart} "
         f"that a restart replaces: the run would halt there as stale",
-        f"{errand.command('--rerun-stale')} makes {'it' if len(later) == 1 else 'them'} anew too, "
-        f"{errand.command('--keep-stale')} leaves {'it' if len(later) == 1 else 'them'} as before",
+        f"{errand.command(RERUN)} makes {'it' if len(later) == 1 else 'them'} anew too, "
+        f"{errand.command(KEEP)} leaves {'it' if len(later) == 1 else 'them'} as before",
     )
+
+
+def _by_root(states: States, stale: Iterable[str]) -> str:
+    """`vocab is stale: its size is 16000 now, was 32000, and so are train and deploy`: each cause once."""
+    roots: dict[str, list[str]] = {}
+    for name in stale:
+        roots.setdefault(states[name].stale_root or name, []).append(name)
+    parts = []
+    for root, names in roots.items():
+        first = root if root in names else names[0]
+        others = [name for name in names if name != first]
+        tail = f", and so {'is' if len(others) == 1 else 'are'} {' and '.join(others)}" if others else ""
+        parts.append(f"{first} is stale: {states[first].stale_reason}{tail}")
+    return "; ".join(parts)
 
 
 def _out_of_reach(states: States, errand: Errand) -> Told | None:
@@ -114,7 +149,7 @@ def _out_of_reach(states: States, errand: Errand) -> Told | None:
     stale = _stale(states, [name for name in STAGES if name in before])
     if not stale:
         return None
-    reasons = "; ".join(f"{name} is stale: {states[name].stale_reason}" for name in stale)
+    reasons = _by_root(states, stale)
     return (
         f"{reasons}; what is made from it anew, beginning with {errand.first}, would stay stale",
         f"`eagledeck start {errand.run} --from {stale[0]} --rerun-stale` begins there, "

@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from console.snapshot import (
     BudgetView,
+    ConductorView,
     Curve,
     DiskView,
     EventView,
@@ -46,12 +47,15 @@ def stage(name: str, state: str = "PENDING", **fields: Any) -> StageView:
         "output": 1 if began else None,
         "stale": False,
         "stale_reason": "",
+        "stale_root": "",
+        "kept": False,
         "resumable": False,
         "message": "",
         "remedy": "",
         "done": None,
         "total": None,
         "unit": UNITS[name] if began else "",
+        "saved": None,
         "rate": None,
         "eta_s": None,
         "elapsed_s": None,
@@ -176,7 +180,7 @@ def _base(**fields: Any) -> Snapshot:
         "events": (),
         "budget": BudgetView(2_293_760_000_000, 2_890_000_000_000, True, ""),
         "services": (),
-        "conductor": "",
+        "conductor": ConductorView(),
         "runs": ("kimi-k25-10k", "kimi-k25-lr3e5", "smoke"),
         "taken_wall": NOW,
         "plan": plan_json(),
@@ -260,6 +264,7 @@ def failed() -> Snapshot:
         base.stages[3],
         state="FAILED",
         resumable=True,
+        saved=18_000,
         eta_s=None,
         rate=None,
         message="CUDA ran out of memory at step 18,450 (94.1 of 95.6 GiB were in use)",
@@ -318,8 +323,8 @@ class FakeCollector:
     async def stop(self, stage: str | None = None) -> None:
         await self._act("stop", stage)
 
-    async def resume(self, stage: str | None = None) -> None:
-        await self._act("resume", stage)
+    async def resume(self, stage: str | None = None, *, stale: str = "refuse") -> None:
+        await self._act("resume", stage, stale)
 
     async def restart(self, stage: str, *, stale: str = "refuse") -> None:
         await self._act("restart", stage, stale)

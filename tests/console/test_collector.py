@@ -14,6 +14,7 @@ import pytest
 from console.collector import Collector
 from console.curves import MOST_ROWS, CurveStore
 from console.log_tail import LogTail
+from console.snapshot import ConductorView
 from console.views import disk_view, event_view, gpu_views, stage_view, stage_views
 from remote.errors import ConnectionLost, HostKeyChanged, RemoteError
 from remote.link import Kind, LinkState
@@ -302,18 +303,18 @@ async def test_a_run_that_is_not_there_is_told_and_asked_for_again(link: Scripte
     link.answers["watch"] = RemoteError("there is no run r1", "make it")
     async with collector_of(link) as collector:
         await asyncio.wait_for(collector.filled(), 5)
-        assert collector.snapshot.conductor == "FAILED: there is no run r1. Make it."
+        assert collector.snapshot.conductor == ConductorView("failed", message="there is no run r1. Make it.")
         assert collector.snapshot.stages == ()
         link.answers["watch"] = {}
         link.push("run", run_push())
-        assert collector.snapshot.conductor == ""
+        assert collector.snapshot.conductor == ConductorView()
 
 
 async def test_a_run_that_becomes_unreadable_keeps_what_it_said(link: ScriptedLink) -> None:
     async with collector_of(link) as collector:
         link.push("run", run_push())
         link.push("run", {"run": "r1", "error": {"message": "the plan is torn", "remedy": "repair it"}})
-        assert collector.snapshot.conductor == "FAILED: the plan is torn. Repair it."
+        assert collector.snapshot.conductor == ConductorView("failed", message="the plan is torn. Repair it.")
         assert collector.snapshot.stages[3].state == "RUNNING"
 
 
@@ -350,7 +351,7 @@ async def test_actions_reach_the_host_and_refusals_come_back(link: ScriptedLink)
     assert acted[:6] == [
         ("start", {"run": "r1", "stale": "keep", "from": "extract"}),
         ("stop", {"run": "r1", "stage": "train"}),
-        ("resume", {"run": "r1"}),
+        ("resume", {"run": "r1", "stale": "refuse"}),
         ("restart", {"run": "r1", "stage": "train", "stale": "keep"}),
         ("kill", {"run": "r1"}),
         ("set", {"run": "r1", "changes": {"generate.max_samples": "10"}, "note": ""}),

@@ -11,6 +11,7 @@ from console.screens import intents, restarting
 from console.screens.hostkey import host_key_intent, host_key_question
 from console.screens.intents import Intent, Refusal
 from console.screens.plan_summary import what_follows
+from console.snapshot import ConductorView
 from remote.errors import AuthenticationError, HostKeyChanged, HostKeyUnknown
 
 NEW = "SHA256:" + "A1b2" * 10 + "xyz"
@@ -57,7 +58,7 @@ def test_start_with_stale_stages_asks_rerun_or_keep(scenes: Any) -> None:
     assert keys(intent) == ["keep", "rerun"]
     text = words(intent)
     assert "vocab is STALE: vocab.size is 16000 now, was 32000." in text
-    assert "train (goes on at 41%), then deploy" in text
+    assert "train (goes on at 18,000 of 45,000 steps; it was at 18,450), then deploy" in text
     assert "Kept as they are: generate, extract." in text
 
 
@@ -95,9 +96,10 @@ def test_stop_is_asked_once(scenes: Any) -> None:
 
 def test_resume_tells_from_where(scenes: Any) -> None:
     intent = intents.resume(scenes.failed())
-    assert keys(intent) == ["resume"]
+    assert keys(intent) == ["keep"]
     text = words(intent)
-    assert "train (FAILED) goes on at 41%, with what it has saved (attempt 3 on output 1)" in text
+    assert "vocab is STALE: vocab.size is 16000 now, was 32000." in text
+    assert "train (FAILED) goes on at 18,000 of 45,000 steps; it was at 18,450 (attempt 3 on output 1)" in text
     assert "CUDA ran out of memory" in text
     assert "After it: deploy." in text
 
@@ -190,7 +192,7 @@ def test_what_follows_needs_no_plan(scenes: Any) -> None:
 
 
 def waiting(scenes: Any) -> Any:
-    return replace(scenes.before_start(), conductor="waiting: service vllm")
+    return replace(scenes.before_start(), conductor=ConductorView("waiting", message="service vllm"))
 
 
 def test_a_run_that_waits_for_a_service_is_under_way(scenes: Any) -> None:
@@ -205,12 +207,12 @@ def test_a_run_between_two_stages_can_be_stopped(scenes: Any) -> None:
     assert isinstance(intent, Intent)
     assert intent.stage == ""
     assert "kimi-k25-10k is waiting for service vllm." in words(intent)
-    between = replace(scenes.done(), conductor="running", stages=scenes.stages("DONE"))
+    between = replace(scenes.done(), conductor=ConductorView("running"), stages=scenes.stages("DONE"))
     assert "between two stages" in words(intents.stop(between))
 
 
 def test_a_lost_conductor_is_replaced_under_a_running_stage(scenes: Any) -> None:
-    intent = intents.start(replace(scenes.training(), conductor="lost"))
+    intent = intents.start(replace(scenes.training(), conductor=ConductorView("lost")))
     assert keys(intent) == ["refuse"]
     assert "train is RUNNING without a conductor" in words(intent)
 
@@ -230,3 +232,46 @@ def test_a_restart_of_the_last_stage_needs_no_choice(scenes: Any) -> None:
     intent = restarting.confirm(scenes.done(), "deploy")
     assert keys(intent) == ["refuse"]
     assert refusal(restarting.confirm(scenes.before_start(), "train")).startswith("train has no output to replace")
+
+
+def test_each_cause_of_stale_is_told_once(scenes: Any) -> None:
+    row = [
+        scenes.stage(name, "DONE", stale=True, stale_reason=f"reason of {name}", stale_root="vocab")
+        for name in ("vocab", "train", "deploy")
+    ]
+    stages = scenes.stages("DONE", "DONE", **{one.name: one for one in row})
+    text = words(intents.start(replace(scenes.done(), stages=stages)))
+    assert "vocab is STALE: reason of vocab. With it: train, deploy." in text
+    kept = tuple(replace(one, kept=one.stale) for one in stages)
+    assert refusal(intents.start(replace(scenes.done(), stages=kept))).startswith("Every stage up to deploy is DONE")
+
+
+def test_what_is_unfinished_and_stale_can_only_be_rerun(scenes: Any) -> None:
+    train = scenes.stage("train", "STOPPED", stale=True, stale_reason="train.lr is 0.01 now", stale_root="train")
+    intent = intents.start(replace(scenes.done(), stages=scenes.stages(*["DONE"] * 3, train=train)))
+    assert keys(intent) == ["rerun"]
+    assert "train can't go on under the plan as it is now" in words(intent)
+
+
+def test_resume_goes_on_where_was_saved(scenes: Any) -> None:
+    killed = scenes.stage("train", "KILLED", resumable=True, done=290, total=600, saved=150)
+    row = scenes.stages(*["DONE"] * 3, train=killed)
+    text = words(intents.resume(replace(scenes.done(), stages=row)))
+    assert "train (KILLED) goes on at 150 of 600 steps; it was at 290 (attempt 2 on output 1)." in text
+    lost = scenes.stage("generate", "LOST", resumable=True, done=290, total=600)
+    text = words(intents.resume(replace(scenes.done(), stages=scenes.stages(generate=lost))))
+    assert "generate (LOST) goes on from what it has saved" in text
+
+
+def test_resume_asks_about_what_is_stale_before_it(scenes: Any) -> None:
+    train = scenes.stage("train", "STOPPED", resumable=True, done=150, total=600, saved=150)
+    vocab = scenes.stage("vocab", "DONE", stale=True, stale_reason="vocab.size is 16000 now", stale_root="vocab")
+    deploy = scenes.stage("deploy", "DONE", stale=True, stale_reason="its input", stale_root="deploy")
+    row = scenes.stages("DONE", "DONE", vocab=vocab, train=train, deploy=deploy)
+    intent = intents.resume(replace(scenes.done(), stages=row))
+    assert keys(intent) == ["keep"]
+    assert "Keep uses vocab as before" in words(intent)
+    plain = scenes.stages("DONE", "DONE", "DONE", train=train, deploy=deploy)
+    intent = intents.resume(replace(scenes.done(), stages=plain))
+    assert keys(intent) == ["refuse"]
+    assert "After it: deploy with a new output." in words(intent)

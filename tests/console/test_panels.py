@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from console.command.printing import stage_line, status_lines
-from console.snapshot import Curve, EventView, GpuView, ServiceView
+from console.snapshot import ConductorView, Curve, EventView, GpuView, ServiceView
 from console.widgets.acceptance import acceptance_lines, acceptance_of, simulated_rates
 from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
 from console.widgets.chart.views import views_of
@@ -181,10 +181,17 @@ def test_what_a_person_must_know_is_an_alert(scenes: Any) -> None:
     lost = GpuView(5, "", None, None, None, None, None, None, "GPU is lost")
     assert "GPU 5: GPU is lost" in told(gpus=(lost,))
     assert "5.73 TB is too much" in told(budget=replace(base.budget, fits=False, text="5.73 TB is too much"))
-    assert told(conductor="FAILED: there is no run demo") == "there is no run demo "
-    assert "halted: service vllm did not become ready" in told(conductor="halted: service vllm did not become ready")
-    assert "the conductor is gone" in told(conductor="lost")
-    assert told(conductor="running") == told(conductor="waiting: service vllm") == told(conductor="idle") == ""
+    assert told(conductor=ConductorView("failed", message="there is no run demo")) == "there is no run demo "
+    assert "halted: service vllm did not become ready" in told(
+        conductor=ConductorView("halted", message="service vllm did not become ready")
+    )
+    assert "the conductor is gone" in told(conductor=ConductorView("lost"))
+    assert (
+        told(conductor=ConductorView("running"))
+        == told(conductor=ConductorView("waiting", message="service vllm"))
+        == told(conductor=ConductorView("idle"))
+        == ""
+    )
     blocked = scenes.link("BLOCKED", message="The key was refused", remedy="Add the key to the host")
     assert told(link=blocked) == "The key was refused Add the key to the host"
 
@@ -298,8 +305,49 @@ def test_services_in_use_are_told(scenes: Any) -> None:
 
 
 def test_a_failed_stage_is_told_once(scenes: Any) -> None:
-    halted = replace(scenes.failed(), conductor="halted: train failed: CUDA ran out of memory")
+    halted = replace(
+        scenes.failed(), conductor=ConductorView("halted", "train", message="train failed: CUDA ran out of memory")
+    )
     assert [alert.message.split(":")[0] for alert in alerts(halted)] == ["train FAILED", "vocab STALE"]
+
+
+def stale(scenes: Any, *names: str, root: str, **fields: Any) -> dict[str, Any]:
+    return {
+        name: scenes.stage(
+            name, fields.get("state", "DONE"), stale=True, stale_reason="vocab.size is 16000 now", stale_root=root
+        )
+        for name in names
+    }
+
+
+def test_a_cause_is_told_once_with_all_that_is_stale_for_it(scenes: Any) -> None:
+    row = scenes.stages(*["DONE"] * 5, **stale(scenes, "vocab", "train", "deploy", root="vocab"))
+    found = alerts(replace(scenes.done(), stages=row))
+    assert [alert.message for alert in found] == ["vocab STALE: vocab.size is 16000 now; with it train, deploy"]
+    assert found[0].remedy == "s asks whether to rerun or keep it"
+    busy = replace(scenes.done(), stages=row, conductor=ConductorView("running", "train"))
+    assert alerts(busy)[0].remedy == "once the run rests, s asks what becomes of it"
+    kept = tuple(replace(one, kept=one.stale) for one in row)
+    assert alerts(replace(scenes.done(), stages=kept)) == []
+
+
+def test_a_halt_is_told_unless_its_own_stage_says_it(scenes: Any) -> None:
+    def told(*states: str, conductor: ConductorView, **by_name: Any) -> list[str]:
+        base = replace(scenes.done(), stages=scenes.stages(*states, **by_name), conductor=conductor)
+        return [f"{alert.message} / {alert.remedy}" for alert in alerts(base)]
+
+    halted = ConductorView("halted", "deploy", "deploy can't be resumed: the samples have changed")
+    stopped = scenes.stage("deploy", "STOPPED", resumable=True)
+    assert told(*["DONE"] * 4, conductor=halted, deploy=stopped) == []
+    other = scenes.stage("train", "STOPPED", resumable=True)
+    assert told(*["DONE"] * 3, conductor=halted, train=other) == [
+        "the run has halted: deploy can't be resumed: the samples have changed / s starts it again"
+    ]
+    undone = ConductorView("halted", "vocab", "vocab is stale: vocab.size is 16000 now", stale=True)
+    assert told(*["DONE"] * 5, conductor=undone) == [
+        "the run rests: it halted for vocab, which is no longer STALE / s goes on"
+    ]
+    assert told(*["DONE"] * 5, conductor=ConductorView("stopped", message="stopped on request")) == []
 
 
 def test_rejected_samples_and_the_phase_are_told(scenes: Any) -> None:

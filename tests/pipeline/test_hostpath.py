@@ -55,7 +55,7 @@ def test_the_lineage_knows_the_prompts(run: tuple[RunDir, Path], stages: Any) ->
     assert output is not None
     assert output.source()["files"]["prompts"]["path"] == str(place / "prompts.jsonl")
     (place / "prompts.jsonl").write_text('{"prompt": "c"}\n')
-    assert "has changed since" in stale(made, "generate")
+    assert "has changed since" in stale(made, "generate").reason
 
 
 def test_a_service_is_given_the_whole_path(run: tuple[RunDir, Path]) -> None:

@@ -23,9 +23,11 @@ from pipeline.rundir import (
     inputs_of,
     lineage,
     recorded_inputs,
+    run_status,
     stale,
     status,
 )
+from pipeline.rundir.kept import Keep, forget, keep, keep_of
 from pipeline.stagerun import StageRun
 
 Begin = Callable[..., Attempt]
@@ -47,7 +49,7 @@ def finish(stage: StageDir, attempt: Attempt, data: str) -> None:
 
 
 def reasons(run: RunDir) -> dict[str, str]:
-    return {name: stale(run, name) for name in STAGES if stale(run, name)}
+    return {name: found.reason for name in STAGES if (found := stale(run, name)).reason}
 
 
 def test_the_stages_build_on_each_other() -> None:
@@ -118,11 +120,13 @@ def test_an_output_that_was_continued_makes_what_was_built_on_it_stale(done: Run
     done.change_plan({"generate.max_samples": "20000"}, "more")
     attempt = begin(done.stage("generate"))
     StageRun(attempt, print)
-    assert stale(done, "generate") == ""
-    assert stale(done, "extract") == "its input generate is being continued"
+    assert stale(done, "generate").reason == ""
+    assert stale(done, "extract").reason == "its input generate is being continued"
     finish(done.stage("generate"), attempt, "more data")
-    assert stale(done, "extract") == "its input generate was continued since (output 1)"
-    assert stale(done, "train") == "its input extract is stale: its input generate was continued since (output 1)"
+    assert stale(done, "extract").reason == "its input generate was continued since (output 1)"
+    assert (
+        stale(done, "train").reason == "its input extract is stale: its input generate was continued since (output 1)"
+    )
 
 
 def test_continued_to_the_same_data_is_not_stale(done: RunDir, begin: Begin) -> None:
@@ -138,7 +142,7 @@ def test_inputs_that_were_reclaimed_leave_what_was_made_from_them(done: RunDir) 
     for path in output.path.iterdir():
         path.unlink()
     output.path.rmdir()
-    assert stale(done, "extract") == ""
+    assert stale(done, "extract").reason == ""
     with pytest.raises(RunError, match="extract needs an output of generate"):
         inputs_of(done, "extract")
 
@@ -151,13 +155,13 @@ def test_a_prompts_file_that_changes_is_noticed_by_its_content(
     change(run, generate__prompts=str(prompts))
     output = complete(run.stage("generate"))
     assert output.source()["files"]["prompts"]["bytes"] == 16
-    assert stale(run, "generate") == ""
+    assert stale(run, "generate").reason == ""
     os.utime(prompts, (1, 1))
-    assert stale(run, "generate") == ""
+    assert stale(run, "generate").reason == ""
     prompts.write_text('{"prompt": "b"}\n')
-    assert stale(run, "generate") == f"the file of generate.prompts, {prompts}, has changed since"
+    assert stale(run, "generate").reason == f"the file of generate.prompts, {prompts}, has changed since"
     prompts.unlink()
-    assert stale(run, "generate") == ""
+    assert stale(run, "generate").reason == ""
 
 
 def test_fingerprints_follow_what_shapes_the_output_and_nothing_else() -> None:
@@ -196,7 +200,7 @@ class TestBorrowing:
             RunError, match="one/extract output 1 has changed since two/train output 1 was begun from it"
         ):
             recorded_inputs(two, output)
-        assert stale(two, "train") == "its input extract was continued since (output 1)"
+        assert stale(two, "train").reason == "its input extract was continued since (output 1)"
 
     def test_resume_refuses_other_data_than_it_was_begun_with(
         self, done: RunDir, two: RunDir, complete: Complete, begin: Begin
@@ -213,7 +217,7 @@ class TestBorrowing:
         complete(two.stage("train"))
         done.change_plan({"generate.top_p": "0.5"}, "")
         want = "its input extract is stale: its input generate is stale: generate.top_p is 0.5 now, was 0.95"
-        assert stale(two, "train") == want
+        assert stale(two, "train").reason == want
         found = status(two.stage("extract"))
         assert (found.state, found.stale, found.borrowed) == ("DONE", True, "one/extract")
 
@@ -225,7 +229,7 @@ class TestBorrowing:
         complete(three.stage("generate"))
         complete(three.stage("vocab"))
         change(two, vocab__from_run="three/vocab")
-        assert stale(two, "train") == "its input vocab comes from three now, was one"
+        assert stale(two, "train").reason == "its input vocab comes from three now, was one"
 
     def test_a_lender_that_is_gone(self, done: RunDir, two: RunDir, complete: Complete) -> None:
         output = complete(two.stage("train"))
@@ -234,7 +238,7 @@ class TestBorrowing:
             recorded_inputs(two, output)
         with pytest.raises(RunError, match=r'extract\.from_run = "one/extract": There is no run at'):
             inputs_of(two, "train")
-        assert "its input extract can't be found" in stale(two, "train")
+        assert "its input extract can't be found" in stale(two, "train").reason
 
     def test_a_lender_that_borrows_itself(self, done: RunDir, two: RunDir, change: Change) -> None:
         three = RunDir.create(done.root, "three", Plan())
@@ -287,16 +291,46 @@ def test_targets_are_what_may_grow() -> None:
         three = RunDir.create(done.root, "three", Plan())
         for stage in ("extract", "vocab"):
             three.change_plan({f"{stage}.from_run": f"one/{stage}"}, "")
-        assert (stale(three, "extract"), stale(three, "vocab")) == ("", "")
+        assert (stale(three, "extract").reason, stale(three, "vocab").reason) == ("", "")
         change(three, verifier__path=str(there))
         for stage in ("extract", "vocab"):
-            assert stale(three, stage).startswith(f'verifier.path is "{there}" here, and one/{stage} output 2 was made')
+            assert stale(three, stage).reason.startswith(
+                f'verifier.path is "{there}" here, and one/{stage} output 2 was made'
+            )
         change(three, verifier__path=str(here), extract__length="512", train__length="512")
-        assert stale(three, "extract") == "extract.length is 512 here, and one/extract output 2 was made with 2048"
-        assert stale(three, "vocab") == ""
+        assert (
+            stale(three, "extract").reason == "extract.length is 512 here, and one/extract output 2 was made with 2048"
+        )
+        assert stale(three, "vocab").reason == ""
         change(three, extract__length="2048", train__length="512")
-        assert stale(three, "extract") == ""
+        assert stale(three, "extract").reason == ""
         (here / "config.json").write_text('{"hidden_size": 8}')
-        assert stale(three, "extract").startswith("the config.json of the verifier")
+        assert stale(three, "extract").reason.startswith("the config.json of the verifier")
         found = status(three.stage("extract"))
         assert (found.state, found.stale) == ("DONE", True)
+
+
+def test_what_is_kept_is_stale_and_decided_and_passes_nothing_on(done: RunDir) -> None:
+    done.change_plan({"vocab.size": "16000"}, "")
+    found = run_status(done)
+    assert [name for name in STAGES if found[name].undecided] == ["vocab", "train", "deploy"]
+    assert {found[name].stale_root for name in ("vocab", "train", "deploy")} == {"vocab"}
+    keep(done, {"vocab": keep_of(done.stage("vocab").output(1), found["vocab"].stale_reason)})
+    found = run_status(done)
+    assert (found["vocab"].stale, found["vocab"].kept, found["vocab"].undecided) == (True, True, False)
+    assert not found["train"].stale and not found["deploy"].stale
+
+
+def test_a_keep_holds_for_one_reason_and_one_output(done: RunDir, begin: Begin) -> None:
+    done.change_plan({"vocab.size": "16000"}, "")
+    words = stale(done, "vocab").reason
+    keep(done, {"vocab": keep_of(done.stage("vocab").output(1), words)})
+    done.change_plan({"vocab.size": "8000"}, "")
+    assert not stale(done, "vocab").kept
+    assert stale(done, "train").root == "vocab"
+    done.change_plan({"vocab.size": "16000"}, "")
+    assert stale(done, "vocab").kept
+    forget(done)
+    assert not stale(done, "vocab").kept
+    keep(done, {"vocab": Keep("one", 2, words)})
+    assert not stale(done, "vocab").kept

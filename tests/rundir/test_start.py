@@ -395,9 +395,9 @@ class TestPrompts:
         save(attempt)
         stage = StageRun(attempt, print)
         prompts.write_text('{"prompt": "other"}\n')
-        assert "has changed since" in stale(run, "generate")
+        assert "has changed since" in stale(run, "generate").reason
         stage.finish({"samples": 1}, "data")
-        assert "has changed since" in stale(run, "generate")
+        assert "has changed since" in stale(run, "generate").reason
 
     def test_replaced_it_is_not_gone_on_with(
         self, run: RunDir, generate: StageDir, begin: Begin, prompts: Path
@@ -417,12 +417,12 @@ class TestPrompts:
         complete(generate)
         text = '{"prompt": "a"}\n{"prompt": "b"}\n'
         prompts.write_text(text)
-        assert stale(run, "generate") == f"the file of generate.prompts, {prompts}, has grown since"
+        assert stale(run, "generate").reason == f"the file of generate.prompts, {prompts}, has grown since"
         assert resume_refusal(generate) == ""
         attempt = begin(generate)
         assert attempt.output().number == 1
         StageRun(attempt, print).has_read("prompts", prompts, hashlib.sha256(text.encode()).hexdigest())
-        assert stale(run, "generate") == ""
+        assert stale(run, "generate").reason == ""
 
     def test_a_last_line_that_was_added_to_is_another_line(
         self, run: RunDir, generate: StageDir, begin: Begin, prompts: Path
@@ -443,9 +443,9 @@ class TestPrompts:
         late = hashlib.sha256(prompts.read_bytes()).hexdigest()
         stage.has_read("prompts", prompts, late)
         assert attempt.output().source()["files"]["prompts"]["sha256"] == late
-        assert stale(run, "generate") == ""
+        assert stale(run, "generate").reason == ""
         stage.has_read("prompts", prompts, "0" * 64)
-        assert "has changed since" in stale(run, "generate")
+        assert "has changed since" in stale(run, "generate").reason
         save(attempt)
         with pytest.raises(StageError, match="isn't the one that one/generate output 1 was begun with"):
             stage.has_read("prompts", prompts, "1" * 64)

@@ -299,3 +299,15 @@ class TestBorrowed:
         hold(other.stage("generate").lock_path)
         change(other, generate__from_run="one/generate")
         assert status(other.stage("generate")).state == "RUNNING"
+
+
+def test_what_can_go_on_is_not_stale(run: RunDir, begin: Begin) -> None:
+    attempt = begin(run.stage("generate"))
+    (attempt.output().path / "data").write_text("half")
+    attempt.write_exit(reason="stopped")
+    run.change_plan({"generate.max_samples": "20"}, "")
+    seen = status(run.stage("generate"))
+    assert (seen.state, seen.resumable, seen.stale) == ("STOPPED", True, False)
+    run.change_plan({"generate.temperature": "0.1"}, "")
+    seen = status(run.stage("generate"))
+    assert (seen.resumable, seen.stale, seen.undecided) == (False, True, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from remote.agent.conductor import conductor_view, request_stop
 from remote.agent.errand import Errand
 from remote.agent.operations import Operations
 from remote.agent.route import next_step
-from remote.agent.run_view import RunView
+from remote.agent.run_view import RunView, stage_view
 from remote.agent.starting import locked, start_conductor
 
 S = StageState
@@ -55,6 +56,7 @@ def seen(**changes):
 DONE, LOST = StageStatus(S.DONE), StageStatus(S.LOST)
 BORROWED = StageStatus(S.PENDING, borrowed="other/extract")
 STALE = StageStatus(S.DONE, stale=True, stale_reason="generate was continued")
+UNFINISHED = StageStatus(S.STOPPED, stale=True, stale_reason="another temperature")
 BORROWED_STALE = StageStatus(S.DONE, borrowed="lend/generate", stale=True, stale_reason="another temperature")
 
 
@@ -76,6 +78,12 @@ BORROWED_STALE = StageStatus(S.DONE, borrowed="lend/generate", stale=True, stale
         (seen(generate=DONE, extract=STALE), Errand(stale="keep"), {}, ("start", "vocab")),
         (seen(generate=DONE, extract=STALE), Errand(stale="rerun"), {}, ("restart", "extract")),
         (seen(generate=STALE), Errand(stale="rerun"), {"continuable": ["generate"]}, ("resume", "generate")),
+        (seen(generate=replace(STALE, kept=True)), Errand(), {}, ("start", "extract")),
+        (seen(generate=UNFINISHED), Errand(), {}, ("halt", "generate")),
+        (seen(generate=UNFINISHED), Errand(stale="keep"), {}, ("halt", "generate")),
+        (seen(generate=UNFINISHED), Errand(stale="rerun"), {}, ("restart", "generate")),
+        (seen(generate=DONE, extract=UNFINISHED), Errand(resume="generate"), {}, ("restart", "extract")),
+        (seen(generate=DONE, extract=UNFINISHED), Errand(resume="vocab"), {}, ("halt", "extract")),
         (seen(generate=DONE), Errand(restart="generate"), {}, ("restart", "generate")),
         (seen(generate=DONE), Errand(restart="generate"), {"begun": {"generate"}}, ("start", "extract")),
         (seen(generate=DONE), Errand(through="generate"), {}, ("finish", "")),
@@ -192,12 +200,19 @@ def test_stop_while_a_stage_runs_then_resume(host, wait_for):
     assert request_stop(run)
     wait_for(lambda: over(run))
     assert status(run.stage("extract")).state is S.STOPPED
-    assert conductor_view(run)["state"] == "halted"
+    assert conductor_view(run)["state"] == "stopped"
     counted = len(lines(run, "extract"))
     assert 0 < counted < 400
     run.change_plan({"extract.env": {"DOUBLE": json.dumps({"steps": counted + 3})}}, "")
     assert conduct(run, wait_for)["state"] == "done"
     assert lines(run, "extract") == [str(n) for n in range(1, counted + 4)]
+    folder = run.stage("extract")
+    took = [
+        folder.attempt(number).exit()["ended"] - folder.attempt(number).state()["started"]
+        for number in folder.attempts()
+    ]
+    assert len(took) == 2
+    assert stage_view(run, "extract", run.plan())["elapsed_s"] == pytest.approx(sum(took), abs=0.1)
 
 
 def test_conductor_killed_stage_goes_on_new_conductor_takes_up(host, wait_for):
@@ -240,14 +255,58 @@ def test_stale_is_refused_then_rerun_or_kept(host, wait_for):
     conduct(run, wait_for)
     run.change_plan({"generate.temperature": 0.5}, "")
     with pytest.raises(
-        RunError, match=r"generate is stale: generate.temperature is 0.5 now.*vocab is stale"
+        RunError, match=r"generate is stale: generate.temperature is 0.5 now.*, and so are extract and vocab"
     ) as refusal:
         start_conductor(run.path, {})
     assert "rerun" in refusal.value.remedy and "keep" in refusal.value.remedy
     assert conduct(run, wait_for, stale="keep")["state"] == "done"
     assert run.stage("vocab").attempts() == [1]
+    assert conduct(run, wait_for)["state"] == "done", "what was said once is not asked again"
+    assert [seen.kept for seen in run_status(run).values()] == [True, False, False, False, False]
     assert conduct(run, wait_for, stale="rerun")["state"] == "done"
     assert [run.stage(stage).outputs() for stage in STAGES] == [[1, 2], [1, 2], [1, 2], [], []]
+
+
+def test_what_is_kept_stays_kept_through_a_stop_and_a_resume(host, wait_for):
+    run = host.run(changes={"through": "vocab"}, vocab={"steps": 200, "pause": 0.03})
+    conduct(run, wait_for, through="extract")
+    run.change_plan({"generate.temperature": 0.5}, "")
+    start_conductor(run.path, {"stale": "keep"})
+    wait_for(lambda: counting(run.stage("vocab")))
+    Operations(host.root).call("stop", {"run": run.name})
+    wait_for(lambda: over(run))
+    assert states(run)[:3] == ["DONE", "DONE", "STOPPED"]
+    run.change_plan({"vocab.env": {"DOUBLE": json.dumps({"steps": 200})}}, "")
+    Operations(host.root).call("resume", {"run": run.name, "stage": "vocab"})
+    wait_for(lambda: over(run), 60)
+    assert states(run)[:3] == ["DONE"] * 3
+    assert run.stage("vocab").outputs() == [1]
+    assert [name for name, seen in run_status(run).items() if seen.undecided] == []
+
+
+def test_a_stage_that_was_stopped_and_made_stale_begins_anew(host, wait_for):
+    run = host.run(changes={"through": "extract"}, extract={"steps": 200, "pause": 0.03})
+    start_conductor(run.path, {})
+    wait_for(lambda: counting(run.stage("extract")))
+    Operations(host.root).call("stop", {"run": run.name})
+    wait_for(lambda: over(run))
+    run.change_plan({"extract.length": 4096, "extract.env": {"DOUBLE": "{}"}}, "")
+    for options in ({}, {"stale": "keep"}):
+        with pytest.raises(RunError, match=r"extract isn't finished and can't go on: extract.length is 4096 now"):
+            start_conductor(run.path, options)
+    assert conduct(run, wait_for, stale="rerun")["state"] == "done"
+    assert run.stage("extract").outputs() == [1, 2]
+    assert states(run)[:2] == ["DONE", "DONE"]
+
+
+def test_a_halt_for_what_was_stale_is_known_as_one(host, wait_for):
+    run = host.run(changes={"through": "vocab"}, extract={"steps": 100, "pause": 0.02})
+    start_conductor(run.path, {})
+    wait_for(lambda: counting(run.stage("extract")))
+    run.change_plan({"generate.temperature": 0.5}, "")
+    wait_for(lambda: over(run), 60)
+    view = conductor_view(run)
+    assert (view["state"], view["stage"], view["stale"]) == ("halted", "generate", True)
 
 
 def test_a_resumed_stage_is_followed_by_what_was_made_from_less_of_it(host, wait_for):

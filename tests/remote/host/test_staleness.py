@@ -7,7 +7,7 @@ from dataclasses import replace
 from pipeline.config import STAGES
 from pipeline.rundir import StageState, StageStatus
 from remote.agent.errand import Errand
-from remote.agent.staleness import for_resume, refusal
+from remote.agent.staleness import refusal
 
 DONE = StageStatus(StageState.DONE)
 STALE = StageStatus(StageState.DONE, stale=True, stale_reason="generate was continued")
@@ -34,14 +34,47 @@ def test_stale_stages_in_the_way_are_named_with_the_command():
     assert told(states, stale="rerun") is None
 
 
-def test_a_resume_reruns_what_follows_the_stage_and_nothing_else():
+def test_each_cause_is_told_once():
+    states = {
+        **dict.fromkeys(STAGES, DONE),
+        "vocab": StageStatus(StageState.DONE, stale=True, stale_reason="smaller now", stale_root="vocab"),
+        "train": StageStatus(StageState.DONE, stale=True, stale_reason="its input", stale_root="vocab"),
+        "deploy": StageStatus(StageState.DONE, stale=True, stale_reason="its input", stale_root="vocab"),
+    }
+    assert told(states)[0] == "vocab is stale: smaller now, and so are train and deploy"
+
+
+def test_what_is_kept_is_in_nobodys_way():
+    kept = replace(STALE, kept=True)
+    assert told(seen(generate=kept)) is None
+    assert told(seen(generate=kept), stale="rerun") is None
+
+
+def test_a_resume_brings_up_to_date_what_follows_the_stage_and_asks_about_the_rest():
     failed = StageStatus(StageState.FAILED, resumable=True)
     done = dict.fromkeys(STAGES, DONE)
-    assert for_resume({**done, "train": failed}, "train") == "refuse"
-    assert for_resume({**done, "train": failed, "deploy": STALE}, "train") == "rerun"
-    assert for_resume({**done, "train": failed, "vocab": STALE, "deploy": STALE}, "train") == "refuse"
-    assert for_resume({**done, "generate": failed, "extract": STALE, "vocab": STALE}, "generate") == "rerun"
-    assert for_resume({**done, "generate": failed, "extract": replace(BORROWED, stale=True)}, "generate") == "refuse"
+    assert told({**done, "train": failed}, resume="train") is None
+    assert told({**done, "train": failed, "deploy": STALE}, resume="train") is None
+    message, remedy = told({**done, "train": failed, "vocab": STALE, "deploy": STALE}, resume="train")
+    assert message == "vocab is stale: generate was continued"
+    assert "`eagledeck start kimi --rerun-stale`" in remedy
+    assert "`eagledeck resume kimi --keep-stale`" in remedy
+    assert told({**done, "train": failed, "vocab": STALE}, resume="train", stale="keep") is None
+    assert told({**done, "generate": failed, "extract": STALE, "vocab": STALE}, resume="generate") is None
+    borrowed = {**done, "generate": failed, "extract": replace(BORROWED, stale=True)}
+    assert told(borrowed, resume="generate")[0].startswith("extract is borrowed from lend/extract and stale")
+
+
+def test_an_unfinished_output_under_another_plan_can_only_be_begun_anew():
+    stopped = StageStatus(StageState.STOPPED, stale=True, stale_reason="train.lr is 0.01 now, was 0.001")
+    states = {**dict.fromkeys(STAGES, DONE), "train": stopped, "deploy": StageStatus(StageState.PENDING)}
+    for policy in ("refuse", "keep"):
+        message, remedy = told(states, stale=policy)
+        assert message == "train isn't finished and can't go on: train.lr is 0.01 now, was 0.001"
+        assert remedy == "`eagledeck start kimi --rerun-stale` begins a new output; or take the change back"
+    assert told(states, stale="rerun") is None
+    assert told(states, restart="train") is None
+    assert told({**states, "generate": stopped, "train": stopped}, resume="generate")[0].startswith("generate")
 
 
 def test_a_rerun_that_could_never_settle_is_refused():
