@@ -18,8 +18,8 @@ ALIVE = (StageState.RUNNING, StageState.STOPPING)
 @dataclass(frozen=True)
 class Intent:
     """What a start is going to do: where it begins and how far it goes ("": as far as the plan), which stage it
-    restarts, and what it does with finished stages that are stale (rerun, keep, refuse; follow: rerun what nobody
-    keeps).
+    restarts, and what it does with finished stages that are stale and that nobody keeps (rerun, keep, refuse; follow:
+    rerun what is made from a stage that is resumed).
     """
 
     first: str = STAGES[0]
@@ -67,8 +67,7 @@ def _fate(run: RunDir, plan: Plan, name: str, seen: StageStatus, intent: Intent,
     if seen.state in ALIVE or (seen.state is StageState.LOST and not seen.resumable):
         return Fate(CONTINUED, seen.output)
     if seen.state is StageState.DONE:
-        stale = seen.stale if intent.stale == "rerun" else seen.undecided
-        if passed or intent.stale not in ("rerun", "follow") or not (stale or moved):
+        if passed or intent.stale not in ("rerun", "follow") or not (seen.undecided or moved):
             return Fate(KEPT)
         if not moved and not resume_refusal(run.stage(name), plan):
             return Fate(CONTINUED, seen.output)

@@ -71,13 +71,15 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
         return Refusal(under_way(snapshot), "x stops it")
     row = planned(snapshot)
     stale = [stage for stage in row if stage.undecided and (stage.state == "DONE" or unfinished(stage))]
-    todo = [stage for stage in row if stage.state in STARTABLE]
+    begun = [stage.name for stage in stale if stage.state != "DONE"]
+    # with nothing to keep, all that is stale is made anew
+    todo = [stage for stage in row if stage.state in STARTABLE or (begun and stage in stale)]
     if not todo and not stale:
         return Refusal(f"Every stage up to {row[-1].name} is DONE", "e edits the plan")
     facts = [_going(snapshot, todo)] if todo else []
     done = [stage.name for stage in row if stage.state == "DONE" and not stage.undecided]
     if done:
-        facts.append(f"Kept as they are: {', '.join(done)}.")
+        facts.append(f"Left alone: {', '.join(done)}.")
     if snapshot.budget is not None and snapshot.budget.fits is False:
         text = snapshot.budget.text or f"it needs {si_bytes(snapshot.budget.need_bytes)}"
         # the host refuses what can't hold its hidden states; later stages stop before the reserve by themselves
@@ -88,7 +90,6 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     title = f"Start {snapshot.run}"
     if not stale:
         return Intent(title, tuple(facts), (Answer("refuse", "Start"),))
-    begun = [stage.name for stage in stale if stage.state != "DONE"]
     rerun = "Rerun makes new outputs for what is STALE and for what depends on it; the old ones are not deleted."
     if begun:
         fact = f"{' and '.join(begun)} can't go on under the plan as it is now; nothing of it can be kept."

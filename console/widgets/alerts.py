@@ -93,13 +93,16 @@ def _of_stale(snapshot: Snapshot) -> list[Alert]:
         if stage.undecided:
             roots.setdefault(stage.stale_root or stage.name, []).append(stage)
     busy = active_stage(snapshot.stages) is not None or conductor_of(snapshot)[0] in CONDUCTING
-    remedy = "once the run rests, s asks what becomes of it" if busy else "s asks whether to rerun or keep it"
     found = []
     for root, stages in roots.items():
         first = next((stage for stage in stages if stage.name == root), stages[0])
         others = [stage.name for stage in stages if stage is not first]
         reason = f": {first.stale_reason}" if first.stale_reason else ""
         too = f"; with it {', '.join(others)}" if others else ""
+        if busy:
+            remedy = "once the run rests, s asks what becomes of it"
+        else:
+            remedy = "s asks whether to rerun or keep it" if first.state == "DONE" else "s begins it anew, asking first"
         found.append(Alert("warn", f"{first.name} STALE{reason}{too}", remedy))
     return found
 

@@ -150,7 +150,8 @@ class Conductor:
     # ------------------------------------------------------------ the way
 
     def _go(self) -> Step:
-        if self.errand.stale == "rerun":
+        if self.errand.stale == "rerun" and not any(seen.undecided for seen in run_status(self.run_dir).values()):
+            # whoever asks for it then means what is kept
             forget(self.run_dir)
         while True:
             self._check_stop()

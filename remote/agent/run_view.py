@@ -30,7 +30,7 @@ class RunView:
         self.run = run
         self.plan: Plan | None = None
         self._stages: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._conducted = ""
+        self._conducted: tuple[str, str] = ("", "")
         self._services: tuple[float, dict[str, Any]] = (0.0, {})
         self._budget: tuple[float, dict[str, Any] | None] = (0.0, None)
 
@@ -43,9 +43,9 @@ class RunView:
     def _read(self) -> dict[str, Any]:
         plan = self._current_plan()
         conductor = conductor_view(self.run)
-        if conductor["stage"] != self._conducted:
-            # It has gone on: the stage before may have come and gone since it was looked at.
-            self._conducted = conductor["stage"]
+        if (conductor["stage"], conductor["state"]) != self._conducted:
+            # It has gone on: the stage before may have come and gone since it was looked at, others may be kept now.
+            self._conducted = conductor["stage"], conductor["state"]
             self._stages.clear()
         stages = {name: self._stage(name, plan, conductor) for name in STAGES}
         counts: dict[str, Any] = {}

@@ -110,6 +110,8 @@ def _in_the_way(states: States, errand: Errand) -> Told | None:
     if stale:
         if all(_unfinished(states[name]) for name in stale):
             return unfinished_stale(stale[0], states[stale[0]], errand)
+        if any(_unfinished(states[name]) for name in stale):
+            return _by_root(states, stale), f"{errand.command(RERUN)} begins new outputs; or take the change back"
         return _by_root(states, stale), stale_remedy(errand)
     if not errand.restart:
         return None

@@ -59,7 +59,7 @@ def test_start_with_stale_stages_asks_rerun_or_keep(scenes: Any) -> None:
     text = words(intent)
     assert "vocab is STALE: vocab.size is 16000 now, was 32000." in text
     assert "train (goes on at 18,000 of 45,000 steps; it was at 18,450), then deploy" in text
-    assert "Kept as they are: generate, extract." in text
+    assert "Left alone: generate, extract." in text
 
 
 def test_start_says_beforehand_that_it_will_not_fit(scenes: Any) -> None:

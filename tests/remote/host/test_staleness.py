@@ -74,6 +74,8 @@ def test_an_unfinished_output_under_another_plan_can_only_be_begun_anew():
         assert remedy == "`eagledeck start kimi --rerun-stale` begins a new output; or take the change back"
     assert told(states, stale="rerun") is None
     assert told(states, restart="train") is None
+    both = {**states, "deploy": STALE}
+    assert told(both)[1] == "`eagledeck start kimi --rerun-stale` begins new outputs; or take the change back"
     assert told({**states, "generate": stopped, "train": stopped}, resume="generate")[0].startswith("generate")
 
 
