@@ -208,8 +208,8 @@ def resume(snapshot: Snapshot | None) -> Intent | Refusal:
     others = _not_made_from(stage, [other for other in row if other.undecided and other.state == "DONE"])
     if not others:
         return Intent(label, tuple(facts), (Answer("refuse", label),), stage.name)
-    names = ", ".join(other.name for other in others)
-    keep = f"Keep uses {names} as before, and remembers that. To rerun {names} first, press s instead."
+    which = ", ".join(other.name for other in others)
+    keep = f"Keep uses {which} as before, and remembers that. To rerun {which} first, press s instead."
     return Intent(label, (*_stale_facts(others), keep, *facts), (Answer("keep", f"Keep, {label.lower()}"),), stage.name)
 
 
