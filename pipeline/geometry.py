@@ -1,6 +1,6 @@
 """The shape of a verifier, read from its config.json: what the budget, the extractor and the drafter must agree on.
 
-Standard library only (Python >= 3.9), so that the laptop can read it too. Imports nothing of ours.
+Standard library only (Python >= 3.9), so that the laptop can read it too. Imports pipeline.drafter.heads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pipeline.drafter.heads import Heads, drafter_heads
 
 AUX_STATES = 3
 """Hidden states that EAGLE-3 captures from the middle of the verifier; the last one comes on top."""
@@ -26,15 +28,13 @@ class GeometryError(ValueError):
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a verifier's text model. All counts, no bytes."""
+    """Sizes of a verifier's text model, and the attention heads that its drafter gets. All counts, no bytes."""
 
     hidden_size: int
     num_hidden_layers: int
     vocab_size: int
     intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
+    heads: Heads
 
     @property
     def aux_layers(self) -> tuple[int, int, int]:
@@ -44,7 +44,7 @@ class Geometry:
 
     def drafter_parameters(self, draft_vocab: int) -> int:
         """Trained parameters of an EAGLE-3 drafter of this width: fc, one decoder layer on 2H, norms, head [Vd, H]."""
-        h, q, kv = self.hidden_size, self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+        h, q, kv = self.hidden_size, self.heads.query * self.heads.size, self.heads.key * self.heads.size
         attention = 2 * h * (q + 2 * kv) + q * h
         return AUX_STATES * h * h + attention + 3 * h * self.intermediate_size + 4 * h + draft_vocab * h
 
@@ -60,7 +60,9 @@ def from_hidden_size(hidden_size: int, vocab_size: int = 163_840, num_hidden_lay
     head_dim = min(128, hidden_size)
     heads = max(1, hidden_size // head_dim)
     intermediate = (8 * hidden_size // 3 + 255) // 256 * 256
-    return Geometry(hidden_size, num_hidden_layers, vocab_size, intermediate, heads, max(1, heads // 8), head_dim)
+    return Geometry(
+        hidden_size, num_hidden_layers, vocab_size, intermediate, Heads(heads, max(1, heads // 8), head_dim)
+    )
 
 
 def read_geometry(verifier: str | Path) -> Geometry:
@@ -83,20 +85,21 @@ def read_geometry(verifier: str | Path) -> Geometry:
     text: dict[str, Any] = raw["text_config"] if isinstance(raw.get("text_config"), dict) else raw
     hidden = _count(text, "hidden_size", path)
     heads = _count(text, "num_attention_heads", path)
+    key_heads, head_dim = (_count(text, key, path, 0) for key in ("num_key_value_heads", "head_dim"))
+    own = drafter_heads(hidden, heads, key_heads, head_dim, latent="kv_lora_rank" in text)
     return Geometry(
         hidden_size=hidden,
         num_hidden_layers=_count(text, "num_hidden_layers", path),
         vocab_size=_count(text, "vocab_size", path),
         intermediate_size=_count(text, "intermediate_size", path, 4 * hidden),
-        num_attention_heads=heads,
-        num_key_value_heads=_count(text, "num_key_value_heads", path, heads),
-        head_dim=_count(text, "head_dim", path, max(1, hidden // heads)),
+        # a width that no head size divides is refused when it comes to training; its budget can be told all the same
+        heads=own or Heads(heads, heads, max(1, hidden // heads)),
     )
 
 
-def _count(config: Mapping[str, Any], key: str, path: Path, default: int = 0) -> int:
+def _count(config: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
     value = config.get(key)
-    if value is None and default:
+    if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         shown = "missing" if value is None else repr(value)

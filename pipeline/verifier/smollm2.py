@@ -101,6 +101,7 @@ def convert(source: str, target: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=_GGUF)
+    tokenizer.chat_template = tokenizer.chat_template or _template(source)
     try:
         from transformers import GgufConfig
 
@@ -117,6 +118,14 @@ def convert(source: str, target: str) -> None:
         raise ValueError(f"the GGUF file lacks {', '.join(sorted(missing))}")
     plain.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _template(source: str) -> str:
+    """The chat template, which transformers before 5.24 leaves in the GGUF file."""
+    from gguf import GGUFReader  # type: ignore[import-not-found]  # it is among what was fetched
+
+    field = GGUFReader(os.path.join(source, _GGUF)).get_field("tokenizer.chat_template")
+    return str(field.contents())
 
 
 def _put(made: Path, target: Path) -> None:

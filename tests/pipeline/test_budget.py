@@ -15,6 +15,7 @@ from pipeline.budget import (
     plan_bytes,
     size_text,
 )
+from pipeline.drafter.heads import Heads
 from pipeline.geometry import GeometryError, from_hidden_size, read_geometry
 
 TB = 10**12
@@ -122,7 +123,7 @@ def test_defaults_of_absent_keys_are_those_of_the_field(tmp_path: Path) -> None:
     few = {key: LLAMA[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")}
     (tmp_path / "config.json").write_text(json.dumps(few))
     geometry = read_geometry(tmp_path)
-    assert (geometry.num_key_value_heads, geometry.head_dim) == (32, 128)
+    assert geometry.heads == Heads(32, 32, 128)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pipeline.drafter.model import Drafter
 from pipeline.drafter.rope import rotary_tables
 from pipeline.drafter.rope_config import read_rope
 from pipeline.drafter.vocabulary import DraftVocabulary
+from pipeline.geometry import read_geometry
 
 CONFIG = DrafterConfig(
     hidden_size=24, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=50,
@@ -448,3 +449,31 @@ def test_a_file_that_is_no_drafter_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(DrafterError, match="can't be read"):
         load_drafter(tmp_path)
+
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        {**LLAMA_8B, "num_attention_heads": 96, "head_dim": 128},
+        {**LLAMA_8B, "hidden_size": 2048, "num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512},
+        {**LLAMA_8B, "hidden_size": 7168, "num_attention_heads": 64, "num_key_value_heads": 64, "kv_lora_rank": 512},
+    ],
+    ids=["GLM-4.5-Air", "glm4_moe_lite", "Kimi-K2.5"],
+)
+def test_the_parameters_are_those_of_the_drafter_that_is_trained(verifier: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(verifier))
+    config = DrafterConfig.for_verifier(verifier, 32_000)
+    with torch.device("meta"):
+        drafter = Drafter(config)
+    trained = sum(p.numel() for name, p in drafter.named_parameters() if not name.startswith("embed"))
+    assert read_geometry(tmp_path).drafter_parameters(32_000) == trained
