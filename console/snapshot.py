@@ -105,14 +105,15 @@ class ConductorView:
 
     `state` in small letters: idle, running, waiting, halted, stopped, done, lost, failed; "" before the host has said
     anything.
-    `stage` is the one it is or was at; `stale`: it has halted for one that was STALE then.
+    `stage` is the one it is or was at; `cause` of a halt: "stale" (it was so then), "ended" (the stage
+    has said how), or "".
     """
 
     state: str = ""
     stage: str = ""
     message: str = ""
     remedy: str = ""
-    stale: bool = False
+    cause: str = ""
 
 
 @dataclass(frozen=True)

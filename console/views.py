@@ -136,7 +136,7 @@ def conductor_view(run: Json) -> ConductorView:
         text(conductor.get("stage")),
         text(conductor.get("message")),
         text(conductor.get("remedy")),
-        conductor.get("stale") is True,
+        text(conductor.get("cause")),
     )
 
 
@@ -144,7 +144,7 @@ def event_view(row: object) -> EventView | None:
     """None for what is no event, and for a supervisor's details that another event says to people."""
     event = table(row)
     when, kind, message = number(event.get("t")), text(event.get("kind")), text(event.get("message"))
-    if when is None or kind == "started" or (kind, message) == ("main ended", "status 0"):
+    if when is None or kind == "started" or (kind == "main ended" and message.startswith("status ")):
         return None
     return EventView(when, text(event.get("stage")), kind, message)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from console.causes import causes
 from console.format import UNKNOWN, duration, full_count, percent, si_bytes
 from console.snapshot import Snapshot, StageView
 from console.widgets.looks import ACTIVE, CONDUCTING, ENDED_BADLY, active_stage, conductor_of, share_of, stop_clock
@@ -105,17 +106,7 @@ def unfinished(stage: StageView) -> bool:
 
 
 def _stale_facts(stale: list[StageView]) -> list[str]:
-    """Each cause once, with the stages that are STALE for it."""
-    roots: dict[str, list[StageView]] = {}
-    for stage in stale:
-        roots.setdefault(stage.stale_root or stage.name, []).append(stage)
-    facts = []
-    for root, stages in roots.items():
-        first = next((stage for stage in stages if stage.name == root), stages[0])
-        others = [stage.name for stage in stages if stage is not first]
-        too = f" With it: {', '.join(others)}." if others else ""
-        facts.append(f"{first.name} is STALE{': ' + first.stale_reason if first.stale_reason else ''}.{too}")
-    return facts
+    return [f"{cause.text()}." for cause in causes(stale)]
 
 
 def under_way(snapshot: Snapshot) -> str:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from console.causes import causes
 from console.format import duration, si_bytes
 from console.snapshot import DiskView, LinkView, Snapshot, StageView
 from console.widgets.ink import Line, Span, fit
@@ -72,7 +73,7 @@ def _of_conductor(snapshot: Snapshot) -> list[Alert]:
         return [Alert("warn", "the conductor is gone: after this stage no other is started", "s starts it again")]
     if conductor.state != "halted" or not conductor.message or told:
         return []
-    if conductor.stale:
+    if conductor.cause == "stale":
         return [Alert("warn", f"the run rests: it halted for {conductor.stage}, which is no longer STALE", "s goes on")]
     return [Alert("bad", f"the run has halted: {conductor.message}", "s starts it again")]
 
@@ -87,23 +88,16 @@ def _of_stage(stage: StageView) -> list[Alert]:
 
 
 def _of_stale(snapshot: Snapshot) -> list[Alert]:
-    """One alert a cause: the stage where it lies, and the ones that are STALE for it."""
-    roots: dict[str, list[StageView]] = {}
-    for stage in snapshot.stages:
-        if stage.undecided:
-            roots.setdefault(stage.stale_root or stage.name, []).append(stage)
     busy = active_stage(snapshot.stages) is not None or conductor_of(snapshot)[0] in CONDUCTING
     found = []
-    for root, stages in roots.items():
-        first = next((stage for stage in stages if stage.name == root), stages[0])
-        others = [stage.name for stage in stages if stage is not first]
-        reason = f": {first.stale_reason}" if first.stale_reason else ""
-        too = f"; with it {', '.join(others)}" if others else ""
+    for cause in causes(stage for stage in snapshot.stages if stage.undecided):
         if busy:
             remedy = "once the run rests, s asks what becomes of it"
+        elif all(stage.state == "DONE" for stage in cause.stages):
+            remedy = "s asks whether to rerun or keep it"
         else:
-            remedy = "s asks whether to rerun or keep it" if first.state == "DONE" else "s begins it anew, asking first"
-        found.append(Alert("warn", f"{first.name} STALE{reason}{too}", remedy))
+            remedy = "s begins it anew, asking first"
+        found.append(Alert("warn", cause.text(), remedy))
     return found
 
 

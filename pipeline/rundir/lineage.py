@@ -264,21 +264,33 @@ def _stale(run: RunDir, stage: str, plan: Plan, known: Known) -> Stale:
 
 
 def _own(run: RunDir, stage: str, plan: Plan, output: Output, known: Known) -> Stale:
+    inputs = _inputs(output.source())
+    # made anew with them, whatever its own reason is
+    before = {name: _input_stale(run, plan, name, known) for name in inputs}
+    root = next((found.root for found in before.values() if found.reason and not found.kept), stage)
+    reason = _changed(stage, plan, output)
+    for name, record in inputs.items():
+        reason = reason or _input_moved(run, plan, name, record)
+        if before[name].reason and not before[name].kept:
+            reason = reason or f"its input {name} is stale: {before[name].reason}"
+    return Stale(reason, root)
+
+
+def _changed(stage: str, plan: Plan, output: Output) -> str:
+    """Which of its own parameters and files aren't what they were."""
     changes = changed_params(plan, stage, output)
     if changes:
-        words = [f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()]
-        return Stale("; ".join(words), stage)
-    source = output.source()
-    for name, how in changed_files(output).items():
-        return Stale(f"the file of {stage}.{name}, {source['files'][name].get('path')}, {how} since", stage)
-    for name, record in _inputs(source).items():
-        reason = _input_moved(run, plan, name, record)
-        if reason:
-            return Stale(reason, stage)
-        before = _input_stale(run, plan, name, known)
-        if before.reason and not before.kept:
-            return Stale(f"its input {name} is stale: {before.reason}", before.root)
-    return Stale()
+        return "; ".join(
+            f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()
+        )
+    files: Mapping[str, Any] = output.source().get("files") or {}
+    return next(
+        (
+            f"the file of {stage}.{name}, {files[name].get('path')}, {how} since"
+            for name, how in changed_files(output).items()
+        ),
+        "",
+    )
 
 
 def _inputs(source: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

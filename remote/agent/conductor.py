@@ -115,7 +115,10 @@ class Conductor:
         finally:
             self._release(())
             self._save(_ENDED.get(last.kind, "halted"), last)
-            self._note("finished" if last.kind == "finish" else "halted", last.message, stage=last.stage)
+            if last.cause == "ended":
+                self._note("halted", "the run rests")
+            else:
+                self._note("finished" if last.kind == "finish" else "halted", last.message, stage=last.stage)
         return 0
 
     def _refusal(self) -> tuple[str, str] | None:
@@ -308,7 +311,7 @@ class Conductor:
             "stage": step.stage,
             "message": step.message,
             "remedy": step.remedy,
-            "stale": step.stale,
+            "cause": step.cause,
             "through": self.errand.through,
             "pid": os.getpid(),
             "start": process_start(os.getpid()),
@@ -332,10 +335,10 @@ def _variable(name: str) -> str:
 
 
 def conductor_view(run: RunDir) -> dict[str, Any]:
-    """{"state", "pid", "stage", "message", "remedy", "stale"}: idle, running, waiting, halted, stopped (by a
+    """{"state", "pid", "stage", "message", "remedy", "cause"}: idle, running, waiting, halted, stopped (by a
     person, between two stages), done, or lost (it was killed).
 
-    `stale`: it has halted for a stage that was stale then.
+    `cause` of a halt: "stale" (then), "ended" (the stage has said how), or "".
     """
     record = read_json(run.path / "conductor" / "state.json") or {}
     state = str(record.get("state") or "idle")
@@ -348,7 +351,7 @@ def conductor_view(run: RunDir) -> dict[str, Any]:
         "stage": str(record.get("stage") or ""),
         "message": str(record.get("message") or ""),
         "remedy": str(record.get("remedy") or ""),
-        "stale": state == "halted" and record.get("stale") is True,
+        "cause": str(record.get("cause") or "") if state == "halted" else "",
     }
 
 

@@ -19,14 +19,14 @@ ENDED = (StageState.STOPPED, StageState.FAILED, StageState.KILLED, StageState.IN
 class Step:
     """kind: start, resume, restart, watch (it runs), adopt (it runs, its supervisor is gone), halt, stop, finish.
 
-    ``stale``: a halt that has its cause in a stage that is stale.
+    ``cause`` of a halt: "stale", "ended" (the stage itself has said how), or "".
     """
 
     kind: str
     stage: str = ""
     message: str = ""
     remedy: str = ""
-    stale: bool = False
+    cause: str = ""
 
 
 def next_step(
@@ -69,20 +69,20 @@ def _step(
         return Step("adopt", stage)
     if stage in begun and state in ENDED:
         why = f"{stage} {_WORDS[state]}" + (f": {seen.message}" if seen.message else "")
-        return Step("halt", stage, why, seen.remedy or ("resume continues it" if seen.resumable else ""))
+        return Step("halt", stage, why, seen.remedy or ("resume continues it" if seen.resumable else ""), "ended")
     if stage == errand.restart:
         return _halt(stage, not_here(stage, seen)) if seen.borrowed else Step("restart", stage)
     if state is StageState.DONE:
         if not seen.undecided or errand.stale == "keep":
             return None
         if seen.borrowed:
-            return _halt(stage, borrowed_stale(stage, seen, errand), stale=True)
+            return _halt(stage, borrowed_stale(stage, seen, errand), cause="stale")
         if stage in redone:
             why = f"{stage} was made anew and is stale all the same: {seen.stale_reason}"
-            return Step("halt", stage, why, stale_remedy(errand), stale=True)
+            return Step("halt", stage, why, stale_remedy(errand), cause="stale")
         if errand.reruns(stage):
             return Step("resume" if stage in continuable else "restart", stage)
-        return Step("halt", stage, f"{stage} is stale: {seen.stale_reason}", stale_remedy(errand), stale=True)
+        return Step("halt", stage, f"{stage} is stale: {seen.stale_reason}", stale_remedy(errand), cause="stale")
     if seen.borrowed:
         return Step("halt", stage, f"{stage}: {seen.message}", seen.remedy)
     if state is StageState.PENDING:
@@ -93,12 +93,12 @@ def _step(
         # an unfinished output under another plan: there is nothing to keep
         if errand.reruns(stage):
             return Step("restart", stage)
-        return _halt(stage, unfinished_stale(stage, seen, errand), stale=True)
+        return _halt(stage, unfinished_stale(stage, seen, errand), cause="stale")
     return Step("halt", stage, f"{stage} {_WORDS[state]} and can't be resumed: {seen.message}", seen.remedy)
 
 
-def _halt(stage: str, told: tuple[str, str], stale: bool = False) -> Step:
-    return Step("halt", stage, *told, stale=stale)
+def _halt(stage: str, told: tuple[str, str], cause: str = "") -> Step:
+    return Step("halt", stage, *told, cause)
 
 
 _WORDS = {

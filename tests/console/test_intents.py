@@ -57,7 +57,7 @@ def test_start_with_stale_stages_asks_rerun_or_keep(scenes: Any) -> None:
     intent = intents.start(scenes.failed())
     assert keys(intent) == ["keep", "rerun"]
     text = words(intent)
-    assert "vocab is STALE: vocab.size is 16000 now, was 32000." in text
+    assert "vocab STALE: vocab.size is 16000 now, was 32000." in text
     assert "train (goes on at 18,000 of 45,000 steps; it was at 18,450), then deploy" in text
     assert "Left alone: generate, extract." in text
 
@@ -98,7 +98,7 @@ def test_resume_tells_from_where(scenes: Any) -> None:
     intent = intents.resume(scenes.failed())
     assert keys(intent) == ["keep"]
     text = words(intent)
-    assert "vocab is STALE: vocab.size is 16000 now, was 32000." in text
+    assert "vocab STALE: vocab.size is 16000 now, was 32000." in text
     assert "train (FAILED) goes on at 18,000 of 45,000 steps; it was at 18,450 (attempt 3 on output 1)" in text
     assert "CUDA ran out of memory" in text
     assert "After it: deploy." in text
@@ -241,7 +241,7 @@ def test_each_cause_of_stale_is_told_once(scenes: Any) -> None:
     ]
     stages = scenes.stages("DONE", "DONE", **{one.name: one for one in row})
     text = words(intents.start(replace(scenes.done(), stages=stages)))
-    assert "vocab is STALE: reason of vocab. With it: train, deploy." in text
+    assert "vocab STALE: reason of vocab; with it train, deploy." in text
     kept = tuple(replace(one, kept=one.stale) for one in stages)
     assert refusal(intents.start(replace(scenes.done(), stages=kept))).startswith("Every stage up to deploy is DONE")
 

@@ -325,6 +325,12 @@ def test_a_cause_is_told_once_with_all_that_is_stale_for_it(scenes: Any) -> None
     found = alerts(replace(scenes.done(), stages=row))
     assert [alert.message for alert in found] == ["vocab STALE: vocab.size is 16000 now; with it train, deploy"]
     assert found[0].remedy == "s asks whether to rerun or keep it"
+    both = scenes.stages(
+        *["DONE"] * 5, **stale(scenes, "extract", root="extract"), **stale(scenes, "vocab", root="vocab")
+    )
+    assert [alert.message for alert in alerts(replace(scenes.done(), stages=both))] == [
+        "extract, vocab STALE: vocab.size is 16000 now"
+    ]
     busy = replace(scenes.done(), stages=row, conductor=ConductorView("running", "train"))
     assert alerts(busy)[0].remedy == "once the run rests, s asks what becomes of it"
     kept = tuple(replace(one, kept=one.stale) for one in row)
@@ -343,7 +349,7 @@ def test_a_halt_is_told_unless_its_own_stage_says_it(scenes: Any) -> None:
     assert told(*["DONE"] * 3, conductor=halted, train=other) == [
         "the run has halted: deploy can't be resumed: the samples have changed / s starts it again"
     ]
-    undone = ConductorView("halted", "vocab", "vocab is stale: vocab.size is 16000 now", stale=True)
+    undone = ConductorView("halted", "vocab", "vocab is stale: vocab.size is 16000 now", cause="stale")
     assert told(*["DONE"] * 5, conductor=undone) == [
         "the run rests: it halted for vocab, which is no longer STALE / s goes on"
     ]

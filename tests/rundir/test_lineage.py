@@ -315,6 +315,9 @@ def test_what_is_kept_is_stale_and_decided_and_passes_nothing_on(done: RunDir) -
     found = run_status(done)
     assert [name for name in STAGES if found[name].undecided] == ["vocab", "train", "deploy"]
     assert {found[name].stale_root for name in ("vocab", "train", "deploy")} == {"vocab"}
+    done.change_plan({"train.lr": "3e-5"}, "a reason of its own, which the rerun of vocab settles as well")
+    assert status(done.stage("train")).stale_root == "vocab"
+    done.change_plan({"train.lr": "1e-4"}, "")
     keep(done, {"vocab": keep_of(done.stage("vocab").output(1), found["vocab"].stale_reason)})
     found = run_status(done)
     assert (found["vocab"].stale, found["vocab"].kept, found["vocab"].undecided) == (True, True, False)

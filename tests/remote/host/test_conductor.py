@@ -306,7 +306,7 @@ def test_a_halt_for_what_was_stale_is_known_as_one(host, wait_for):
     run.change_plan({"generate.temperature": 0.5}, "")
     wait_for(lambda: over(run), 60)
     view = conductor_view(run)
-    assert (view["state"], view["stage"], view["stale"]) == ("halted", "generate", True)
+    assert (view["state"], view["stage"], view["cause"]) == ("halted", "generate", "stale")
 
 
 def test_a_resumed_stage_is_followed_by_what_was_made_from_less_of_it(host, wait_for):
