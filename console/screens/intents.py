@@ -16,11 +16,12 @@ STARTABLE = frozenset({"PENDING", "STOPPED"}) | ENDED_BADLY
 
 @dataclass(frozen=True)
 class Answer:
-    """One way to go on. `key` is handed back; `danger` colours the button."""
+    """One way to go on. `key` is handed back; `danger` colours the button; `effect` is said next to it."""
 
     key: str
     label: str
     danger: bool = False
+    effect: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,15 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
 
 
 def under_way(snapshot: Snapshot) -> str:
-    """What a run does between its stages: `demo is waiting for service vllm`."""
+    """What a run does while no stage is at work: `demo is waiting for service vllm`, `demo goes on after generate`."""
     state, message = conductor_of(snapshot)
     if state == "waiting" and message:
         return f"{snapshot.run} is waiting for {message}"
-    return f"{snapshot.run} is between two stages"
+    row = planned(snapshot)
+    done = [stage.name for stage in row if stage.state == "DONE"]
+    if not done:
+        return f"{snapshot.run} is starting its first stage"
+    return f"{snapshot.run} {'has ended' if len(done) == len(row) else 'goes on after'} {done[-1]}"
 
 
 def planned(snapshot: Snapshot) -> list[StageView]:
@@ -210,5 +215,5 @@ def leaving(snapshot: Snapshot | None) -> str:
     if active is not None:
         return f"Detached. {snapshot.run} keeps going on {where}: {active.name} is {active.state}."
     if conductor_of(snapshot)[0] in CONDUCTING:
-        return f"Detached. {under_way(snapshot)} on {where}, and keeps going."
+        return f"Detached. {under_way(snapshot)}, and keeps going on {where}."
     return f"Detached. No stage of {snapshot.run} is at work on {where}."
