@@ -194,7 +194,6 @@ async def test_restart_is_faint_while_there_is_nothing_to_restart(scenes: Any, s
         ("failed", "s", "k", ("start", "keep")),
         ("failed", "s", "r", ("start", "rerun")),
         ("training", "x", "s", ("stop", None)),
-        ("failed", "r", "e", ("resume", "train")),
         ("failed", "n", "er", ("restart", "extract", "rerun")),
         ("done", "n", "dr", ("restart", "deploy", "refuse")),
     ],
@@ -205,6 +204,17 @@ async def test_a_letter_answers(scenes: Any, scene: str, key: str, letters: str,
         await app.workers.wait_for_complete()
         assert collector.calls == [call]
         assert app.screen.id == "overview"
+
+
+async def test_the_letter_of_resume_is_not_the_key_that_asks(scenes: Any) -> None:
+    stopped = scenes.stage("train", "STOPPED", resumable=True, done=3, total=4)
+    resting = replace(scenes.training(), stages=scenes.stages("DONE", "DONE", "DONE", train=stopped))
+    async with scenes.console(resting) as (app, pilot, collector):
+        await pilot.press("r", "r")
+        assert isinstance(app.screen, Question)
+        await pilot.press("e")
+        await app.workers.wait_for_complete()
+        assert collector.calls[0][:2] == ("resume", "train")
 
 
 @pytest.mark.parametrize(
