@@ -46,10 +46,12 @@ def event_rows(event: EventView, now: float, width: int, most: int) -> list[Line
     """`14:02 ◆ train checkpoint 8000 saved` in at most `most` rows; another day shows its date: `11-29`."""
     glyph, role = _KINDS.get(event.kind, ("·", "dim"))
     spans: list[Span] = [(clock_text(event.t, now), "faint"), (f" {glyph} ", role)]
-    message = event.message or (event.kind if width >= 40 else f"{event.stage} {event.kind}")
+    message = event.message or event.kind
     if width >= 40:
         spans.append((pad(event.stage, 9), "label"))
         message = message.removeprefix(f"{event.stage} ")
+    elif " " not in message and event.stage:
+        message = f"{event.stage} {message}"  # `done` alone says nothing
     if glyph == "◆":  # which says it already
         message = message.removeprefix(f"{event.kind} ").removeprefix("at ")
     look = role if role in {"bad", "warn"} else "value"

@@ -343,6 +343,7 @@ def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
         "119 tok/s drafted, 61 plain ×1.94",
     ]
     assert shown(acceptance_lines(measured, 30, 2))[1] == "1 74.2%  2 55.1%  3 40.2%"
+    assert shown(acceptance_lines(measured, 27, 5))[4] == "119 tok/s, ×1.94 plain"
 
 
 def test_status_tells_the_last_losses_though_training_ended_with_a_validation(scenes: Any) -> None:
@@ -389,7 +390,7 @@ def test_events_newest_last_and_dated_by_the_day(scenes: Any) -> None:
 
 def test_an_event_is_told_to_its_end_where_there_is_room() -> None:
     long = EventView(0.0, "generate", "warning", "3 sequences longer than 2048 tokens were cut")
-    done = EventView(0.0, "generate", "done", "")
+    done = EventView(0.0, "generate", "ended", "done")
     assert shown(event_lines((long,), 0.0, 27, 4))[1:] == [
         "00:00 ! 3 sequences longer",
         "        than 2048 tokens",
