@@ -17,10 +17,11 @@ from console.widgets.alerts import Alert
 
 if TYPE_CHECKING:
     from console.app import SnapshotSource
+    from console.screens.edit_plan import EditPlan
     from console.snapshot import Snapshot
 
-SAID_S = 4.0
-REFUSED_S = 10.0
+SAID_S = 2.5
+"""Long enough to read a line in; what needs more time is an alert."""
 
 
 class RunActions(Screen[object]):
@@ -33,6 +34,7 @@ class RunActions(Screen[object]):
     doing: str = ""
     """The action under way, for the footer."""
     _asked_about: HostKeyQuestion | None = None
+    _editor: EditPlan | None = None
 
     def tick(self) -> None:
         raise NotImplementedError
@@ -63,8 +65,6 @@ class RunActions(Screen[object]):
         except Exception as error:  # whatever it is, it ends as a sentence on the screen and not as a traceback
             message, remedy = told(error)
             self.refusal = Alert("bad", f"{label}: {message}", remedy)
-            text = f"{message}\n{remedy}" if remedy else message
-            self.notify(text, title=label, severity="error", timeout=REFUSED_S, markup=False)
         else:
             self.say(done)
         finally:
@@ -73,14 +73,14 @@ class RunActions(Screen[object]):
             self.show_alerts()
             self.tick()
 
-    def ask(self, intent: Intent | Refusal, act: Callable[[str], None]) -> None:
-        """Ask, and act on an answer that is not Cancel; a refusal is said at once."""
+    def ask(self, intent: Intent | Refusal, act: Callable[[str], None], opened_by: str = "") -> None:
+        """Ask, and act on an answer that is not Cancel; a refusal is said at once. `opened_by`: see Question."""
         if isinstance(intent, Refusal):
             self.say(intent.message, intent.remedy)
             return
         from console.screens.question import Question  # after the first paint
 
-        self.app.push_screen(Question(intent), lambda answer: act(answer) if answer else None)
+        self.app.push_screen(Question(intent, opened_by), lambda answer: act(answer) if answer else None)
 
     # ------------------------------------------------------------ the run
 
@@ -88,7 +88,7 @@ class RunActions(Screen[object]):
         def act(stale: str) -> None:
             self.perform("start", lambda: self.collector.start(stale=stale), "The host is starting the run")
 
-        self.ask(intents.start(self.latest), act)
+        self.ask(intents.start(self.latest), act, "s")
 
     def action_stop(self) -> None:
         now = self.now_host(self.latest) if self.latest is not None else None
@@ -100,7 +100,7 @@ class RunActions(Screen[object]):
             done = f"{stage} was asked to save and end" if stage else "The run was asked to stop"
             self.perform(f"stop {stage}".rstrip(), self.collector.stop, done)
 
-        self.ask(intent, act)
+        self.ask(intent, act, "x")
 
     def action_resume(self) -> None:
         intent = intents.resume(self.latest)
@@ -110,7 +110,7 @@ class RunActions(Screen[object]):
             done = f"The host is resuming {stage}"
             self.perform(f"resume {stage}", lambda: self.collector.resume(stage, stale=stale), done)
 
-        self.ask(intent, act)
+        self.ask(intent, act, "r")
 
     def action_restart(self) -> None:
         def chosen(name: str) -> None:
@@ -119,7 +119,7 @@ class RunActions(Screen[object]):
 
         def confirm(intent: Intent | Refusal) -> None:
             stage = intent.stage if isinstance(intent, Intent) else ""
-            self.ask(intent, lambda stale: act(stage, stale))
+            self.ask(intent, lambda stale: act(stage, stale), "n")
 
         def act(stage: str, stale: str) -> None:
             done = f"{stage} begins a new output"
@@ -127,7 +127,7 @@ class RunActions(Screen[object]):
 
         intent = restarting.choose(self.latest)
         if isinstance(intent, Intent) and not intent.stage:
-            self.ask(intent, chosen)
+            self.ask(intent, chosen, "n")
         else:
             confirm(intent)
 
@@ -149,6 +149,7 @@ class RunActions(Screen[object]):
         from pipeline.fields import ConfigError
 
         def act(changes: dict[str, object] | None) -> None:
+            self._editor = None
             if changes:
                 text = ", ".join(f"{key}={value}" for key, value in changes.items())
                 self.perform("save the plan", lambda: self.collector.set(changes), f"Saved: {text}")
@@ -158,7 +159,13 @@ class RunActions(Screen[object]):
         except ConfigError as error:
             self.say(error.message, error.remedy)
         else:
+            self._editor = editor
             self.app.push_screen(editor, act)
+
+    def tell_editor(self, snapshot: Snapshot) -> None:
+        """An open plan editor says what its changes do to the run as it is now."""
+        if self._editor is not None and self._editor.is_running:
+            self._editor.follow(snapshot)
 
     def _other_run(self, by: int) -> None:
         snapshot = self.latest

@@ -91,7 +91,7 @@ def _log_height(width: int, height: int, room: int, facts: Facts) -> int:
     normal = 1 + max(4, round((height - 8) * 0.25))
     if not facts.roomy_log or width < NARROW:
         return normal
-    needed = max(facts.target_rows + 6, facts.gpus + 4, 11)
+    needed = max(facts.target_rows + 12, facts.gpus + 4)  # what is said in the chart's place takes eleven rows
     return max(normal, room - needed - (3 if height >= TALL else 0))
 
 

@@ -1,4 +1,8 @@
-"""The plan editor: a list of parameters, one input, and what the changes do before they are saved."""
+"""The plan editor: a list of parameters, one input, and what the changes do before they are saved.
+
+The run goes on while it is open. What saving does is told of the run as it is now, and nothing is saved by a person who
+has been told something else.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from console.screens.choice import Choice
+from console.screens.dialog import Dialog
 from console.screens.plan_list import PlanList
-from console.screens.plan_rows import budget_words, effect_of, plan_rows, shown_value
+from console.screens.plan_rows import budget_words, effect_of, moved_words, plan_rows, shown_value
 from console.snapshot import BudgetView, Snapshot
 from pipeline.config import LIVE, Plan
 from pipeline.fields import ConfigError
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from console.app import SnapshotSource
 
 
-class EditPlan(ModalScreen[dict[str, object] | None]):
+class EditPlan(Dialog[dict[str, object] | None]):
     """The result is the changes as typed, by key, or None. Raises ConfigError for a plan it can't read."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,17 +41,19 @@ class EditPlan(ModalScreen[dict[str, object] | None]):
         self._plan = Plan.from_json(dict(snapshot.plan or {}))
         self._changes: dict[str, object] = {}
         self._refused = ""
+        self._news = ""
+        self._told = self._does()
+        self._confirmed = False
         self._budget = self._budget_text(snapshot.budget)
         self._list = PlanList(plan_rows(self._plan))
         self._doc = Static("", markup=False, id="doc")
         self._input = Input(compact=True, id="value")
         self._effect = Static("", markup=False, id="effect")
-        self._save = Choice("save", "Save")
+        self._save = Choice("save", "Save", letter="s")
+        self._dialog = Vertical(classes="dialog edit")
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog edit") as dialog:
-            title = f"plan of {self._snapshot.run}, revision {self._plan.revision}"
-            dialog.border_title = title.replace("[", "\\[")
+        with self._dialog:
             yield self._list
             yield self._doc
             yield self._input
@@ -60,6 +66,40 @@ class EditPlan(ModalScreen[dict[str, object] | None]):
         self._input.display = False
         self._list.focus()
         self._tell()
+
+    # ------------------------------------------------------------ what the host says meanwhile
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """The run as it is now. Where saving does something else than before, it says so."""
+        before, self._snapshot = self._snapshot, snapshot
+        revised = self._revise(snapshot)
+        if not revised and _outputs(before) == _outputs(snapshot):
+            return
+        self._confirmed = False
+        if self._changes:
+            self.run_worker(self._ask_budget(), group="budget", exclusive=True, exit_on_error=False)
+        self._tell()
+
+    def _revise(self, snapshot: Snapshot) -> bool:
+        """Take a newer revision of the plan; the changes stay, on top of it, as far as it allows them."""
+        try:
+            plan = Plan.from_json(dict(snapshot.plan or {}))
+        except ConfigError:  # of a newer Eagledeck: the host answers when this one saves
+            return False
+        if plan.revision <= self._plan.revision:
+            return False
+        rows = plan_rows(plan)
+        words = moved_words(self._list.rows, rows)
+        self._news = f"Revision {plan.revision} was saved elsewhere{': ' + words if words else ''}."
+        self._plan = plan
+        self._list.show(rows)
+        try:
+            effect_of(plan, self._changes, ())
+        except ConfigError as error:
+            self._changes = {}
+            self._refused = f"{self._news} The changes made here no longer go with it: {error}"
+        self._list.mark(self._new_values(self._changes))
+        return True
 
     # ------------------------------------------------------------ editing
 
@@ -93,11 +133,15 @@ class EditPlan(ModalScreen[dict[str, object] | None]):
 
     def _take(self, changes: dict[str, object]) -> None:
         self._changes = changes
-        self._refused = ""
-        new = Plan.from_json(dict(effect_of(self._plan, changes, ()).plan))
-        self._list.mark({key: shown_value(new, key) for key in changes})
+        self._refused = self._news = ""
+        self._told, self._confirmed = self._does(), False
+        self._list.mark(self._new_values(changes))
         self.run_worker(self._ask_budget(), group="budget", exclusive=True, exit_on_error=False)
         self._tell()
+
+    def _new_values(self, changes: dict[str, object]) -> dict[str, str]:
+        new = Plan.from_json(dict(effect_of(self._plan, changes, ()).plan))
+        return {key: shown_value(new, key) for key in changes}
 
     def _close_input(self) -> None:
         self._input.display = False
@@ -106,28 +150,47 @@ class EditPlan(ModalScreen[dict[str, object] | None]):
 
     # ------------------------------------------------------------ what it does
 
+    def _does(self) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """What saving comes to: the revision it changes, what becomes STALE, what a running stage takes up."""
+        effect = effect_of(self._plan, self._changes, self._snapshot.stages)
+        return self._plan.revision, effect.stale, effect.live
+
     def _tell(self) -> None:
         row = self._list.current
+        title = f"plan of {self._snapshot.run}, revision {self._plan.revision}"
+        self._dialog.border_title = title.replace("[", "\\[")
+        self._dialog.border_subtitle = self._keys()
         live = "; taken up while the stage runs" if row.key in LIVE else ""
         self._doc.update(f"{row.key}: {row.doc}. Takes {row.takes}{live}.")
         self._effect.set_class(bool(self._refused), "-refused")
+        self._effect.set_class(bool(self._changes) and self._does() != self._told, "-changed")
         self._effect.update(self._refused or self._effect_text())
         self._save.disabled = not self._changes or self._input.display
 
     def _effect_text(self) -> str:
         if self._input.display:
-            return "Enter takes the value, Esc leaves it as it was."
+            return self._news
+        lines = [self._news] if self._news else []
         if not self._changes:
-            return "Enter edits a value. Nothing is changed yet."
+            return "\n".join([*lines, "Nothing is changed yet."])
         effect = effect_of(self._plan, self._changes, self._snapshot.stages)
-        lines = []
+        if self._does() != self._told:
+            lines.append("The run has gone on: saving does something else than when you edited. First s: seen.")
+        elif self._confirmed:
+            lines.append("Seen; s saves it now.")
         if effect.live:
             lines.append(f"Taken up at once by the running stage: {', '.join(effect.live)}.")
         lines.append(f"Becomes STALE: {', '.join(effect.stale)}." if effect.stale else "No output becomes STALE.")
         if self._budget:
             lines.append(f"Budget: {self._budget}")
-        lines.append("s saves a new revision, Backspace takes a change back.")
         return "\n".join(lines)
+
+    def _keys(self) -> str:
+        if self._input.display:
+            return "Enter takes the value · Esc leaves it as it was"
+        if not self._changes:
+            return "↑ ↓ · Enter edits · Esc cancels"
+        return "Enter edits · s saves · Backspace undoes · Esc cancels"
 
     async def _ask_budget(self) -> None:
         effect = effect_of(self._plan, self._changes, self._snapshot.stages)
@@ -155,8 +218,13 @@ class EditPlan(ModalScreen[dict[str, object] | None]):
             self.dismiss(None)
 
     def action_save(self) -> None:
-        if self._changes and not self._input.display:
+        if not self._changes or self._input.display:
+            return
+        if self._does() == self._told:
             self.dismiss(self._changes)
+        else:
+            self._told, self._confirmed = self._does(), True
+            self._tell()
 
     def action_undo(self) -> None:
         if self._list.has_focus and self._list.current.key in self._changes:
@@ -168,3 +236,8 @@ class EditPlan(ModalScreen[dict[str, object] | None]):
             self._close_input()
         else:
             self.dismiss(None)
+
+
+def _outputs(snapshot: Snapshot) -> list[tuple[str, str, int | None]]:
+    """What of the stages decides what a change does to them."""
+    return [(stage.name, stage.state, stage.output) for stage in snapshot.stages]

@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from console.keys import GROUPS, KEYS
+from console.screens.dialog import Dialog
 from console.widgets.ink import Line, fit, pad, text_of
 from console.widgets.panel import Panel
 
@@ -57,7 +57,7 @@ class HelpLines(Panel):
         return help_lines(width)
 
 
-class Help(ModalScreen[None]):
+class Help(Dialog[None]):
     """`?`"""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -67,5 +67,6 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog help") as dialog:
             dialog.border_title = "keys"
+            dialog.border_subtitle = "↑ ↓ · Esc closes"
             yield HelpLines()
-            yield Static("Selecting text: hold shift while dragging. Esc closes this.", markup=False, classes="fact")
+            yield Static("Selecting text: hold shift while dragging.", markup=False, classes="fact")

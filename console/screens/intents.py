@@ -17,11 +17,12 @@ STARTABLE = frozenset({"PENDING", "STOPPED"}) | ENDED_BADLY
 
 @dataclass(frozen=True)
 class Answer:
-    """One way to go on. `key` is handed back; `danger` colours the button."""
+    """One way to go on. `key` is handed back; `danger` colours the button; `effect` is said next to it."""
 
     key: str
     label: str
     danger: bool = False
+    effect: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,13 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     title = f"Start {snapshot.run}"
     if not stale:
         return Intent(title, tuple(facts), (Answer("refuse", "Start"),))
-    rerun = "Rerun makes new outputs for what is STALE and for what depends on it; the old ones are not deleted."
+    made = "new outputs for what is STALE and what depends on it; the old ones stay on disk"
+    rerun = Answer("rerun", "Rerun", effect=made)
     if begun:
         fact = f"{' and '.join(begun)} can't go on under the plan as it is now; nothing of it can be kept."
-        return Intent(title, (*_stale_facts(stale), fact, rerun, *facts), (Answer("rerun", "Rerun"),))
-    keep = "Keep uses the outputs as they are, and remembers that."
-    answers = (Answer("keep", "Keep"), Answer("rerun", "Rerun"))
-    return Intent(title, (*_stale_facts(stale), rerun, keep, *facts), answers)
+        return Intent(title, (*_stale_facts(stale), fact, *facts), (rerun,))
+    keep = Answer("keep", "Keep", effect="goes on with the outputs as they are, and remembers that")
+    return Intent(title, (*_stale_facts(stale), *facts), (keep, rerun))
 
 
 def unfinished(stage: StageView) -> bool:
@@ -110,11 +111,15 @@ def _stale_facts(stale: list[StageView]) -> list[str]:
 
 
 def under_way(snapshot: Snapshot) -> str:
-    """What a run does between its stages: `demo is waiting for service vllm`."""
+    """What a run does while no stage is at work: `demo is waiting for service vllm`, `demo goes on after generate`."""
     state, message = conductor_of(snapshot)
     if state == "waiting" and message:
         return f"{snapshot.run} is waiting for {message}"
-    return f"{snapshot.run} is between two stages"
+    row = planned(snapshot)
+    done = [stage.name for stage in row if stage.state == "DONE"]
+    if not done:
+        return f"{snapshot.run} is starting its first stage"
+    return f"{snapshot.run} {'has ended' if len(done) == len(row) else 'goes on after'} {done[-1]}"
 
 
 def planned(snapshot: Snapshot) -> list[StageView]:
@@ -200,8 +205,10 @@ def resume(snapshot: Snapshot | None) -> Intent | Refusal:
     if not others:
         return Intent(label, tuple(facts), (Answer("refuse", label),), stage.name)
     which = ", ".join(other.name for other in others)
-    keep = f"Keep uses {which} as before, and remembers that. To rerun {which} first, press s instead."
-    return Intent(label, (*_stale_facts(others), keep, *facts), (Answer("keep", f"Keep, {label.lower()}"),), stage.name)
+    effect = f"goes on with {which} as before, and remembers that"
+    rerun = f"To rerun {which} first, press s instead."
+    keep = Answer("keep", label, effect=effect)
+    return Intent(label, (*_stale_facts(others), rerun, *facts), (keep,), stage.name)
 
 
 def _not_made_from(stage: StageView, others: list[StageView]) -> list[StageView]:
@@ -248,5 +255,5 @@ def leaving(snapshot: Snapshot | None) -> str:
     if active is not None:
         return f"Detached. {snapshot.run} keeps going on {where}: {active.name} is {active.state}."
     if conductor_of(snapshot)[0] in CONDUCTING:
-        return f"Detached. {under_way(snapshot)} on {where}, and keeps going."
+        return f"Detached. {under_way(snapshot)}, and keeps going on {where}."
     return f"Detached. No stage of {snapshot.run} is at work on {where}."

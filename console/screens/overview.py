@@ -13,7 +13,7 @@ from textual.events import Resize
 from textual.reactive import var
 
 from console.keys import KEYS
-from console.screens import intents
+from console.screens import intents, restarting
 from console.screens.actions import RunActions
 from console.screens.arrangement import LOG_SIZES, Facts
 from console.screens.deck import Deck
@@ -105,6 +105,7 @@ class Overview(RunActions):
         """A newer snapshot: shown at once, or held back by a freeze."""
         self.latest = snapshot
         self._arrived = self.clock()
+        self.tell_editor(snapshot)
         if self._frozen:
             self._held_back += 1
             self.tick()
@@ -175,11 +176,14 @@ class Overview(RunActions):
             "run.start": intents.start(snapshot),
             "run.stop": intents.stop(snapshot),
             "run.resume": intents.resume(snapshot),
+            "run.restart": restarting.choose(snapshot),
             "run.kill": intents.kill(snapshot),
         }
         idle = {key for key, intent in asked.items() if isinstance(intent, intents.Refusal)}
         if snapshot is None or snapshot.plan is None:
             idle.add("run.edit")
+        if self.chart.view is None:
+            idle.add("chart.next")
         return frozenset(idle)
 
     # ------------------------------------------------------------ looking

@@ -74,6 +74,13 @@ class PlanList(Panel):
     def current(self) -> PlanRow:
         return self.rows[self.cursor]
 
+    def show(self, rows: Sequence[PlanRow]) -> None:
+        """Other rows; the cursor stays on its parameter, if that is still there."""
+        key = self.current.key
+        self.rows = rows
+        self.cursor = next((index for index, row in enumerate(rows) if row.key == key), 0)
+        self.redraw()
+
     def mark(self, changed: dict[str, str]) -> None:
         self._changed = changed
         self.redraw()

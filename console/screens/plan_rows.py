@@ -110,6 +110,13 @@ def _only_live(stage: str, changes: Mapping[str, object]) -> bool:
     return all(key in LIVE for key in changes if key.startswith(f"{stage}."))
 
 
+def moved_words(before: Sequence[PlanRow], after: Sequence[PlanRow]) -> str:
+    """What another revision says otherwise: `train.lr is 0.0003`; the first three of them, and how many more."""
+    old = {row.key: row.shown for row in before}
+    moved = [f"{row.key} is {row.shown}" for row in after if old.get(row.key) != row.shown]
+    return ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
+
+
 def shown_value(plan: Plan, key: str) -> str:
     """The value of a key as the list shows it."""
     return next((row.shown for row in plan_rows(plan) if row.key == key), "—")

@@ -26,7 +26,8 @@ def choose(snapshot: Snapshot | None) -> Intent | Refusal:
         "A restart begins a new output. The one there is now no longer counts; it stays on disk.",
         "Which stage?",
     )
-    return Intent("Restart a stage", facts, tuple(Answer(stage.name, stage.name) for stage in found))
+    answers = (Answer(stage.name, stage.name, effect=f"{stage.state}, output {stage.output}") for stage in found)
+    return Intent("Restart a stage", facts, tuple(answers))
 
 
 def confirm(snapshot: Snapshot, name: str) -> Intent | Refusal:
@@ -45,13 +46,14 @@ def confirm(snapshot: Snapshot, name: str) -> Intent | Refusal:
     if not later and not stale:
         return Intent(title, tuple(facts), (Answer("refuse", title, True),), name, danger=True)
     if later:
-        facts.append(f"What is made from it becomes STALE: {', '.join(later)} may be.")
+        facts.append(f"May become STALE: {', '.join(later)}.")
     if stale:
         facts.append(f"STALE already: {', '.join(stale)}.")
-    facts.append("Rerun makes new outputs for what is STALE then. Keep leaves it as it is.")
-    return Intent(
-        title, tuple(facts), (Answer("keep", "Keep", True), Answer("rerun", "Rerun", True)), name, danger=True
+    answers = (
+        Answer("keep", "Keep the rest", True, "what is STALE then stays as it is, and counts"),
+        Answer("rerun", "Rerun the rest", True, "new outputs for what is STALE then; the old ones stay on disk"),
     )
+    return Intent(title, tuple(facts), answers, name, danger=True)
 
 
 def _restartable(snapshot: Snapshot) -> list[StageView]:

@@ -73,6 +73,8 @@ def acceptance_lines(acceptance: Acceptance | None, width: int, height: int) -> 
             (f" drafted, {plain:,.0f} plain ", "label"),
             (f"×{drafted / plain:.2f}", "value"),
         ]
+        if width_of(speed) > width:
+            speed[1:] = [(", ", "label"), (f"×{drafted / plain:.2f}", "value"), (" plain", "label")]
         out_speed = [fit(speed, width)]
         room -= 1
     else:

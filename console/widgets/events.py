@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 
 from console.snapshot import EventView
-from console.widgets.ink import Line, Span, fit, heading, pad
+from console.widgets.ink import Line, Span, fit, heading, pad, width_of
 from console.widgets.panel import Panel
 
 _KINDS = {
@@ -19,28 +20,47 @@ _KINDS = {
 }
 
 
+_READ_ON = 4
+"""From this many rows on, one that is too long may have a second row at the cost of the oldest one."""
+
+
 def event_lines(events: Sequence[EventView], now: float, width: int, height: int) -> list[Line]:
-    """A heading, then the newest events that fit, newest last."""
+    """A heading, then the newest events that fit, newest last; in rows left over they are told to their end."""
     room = max(0, height - 1)
     shown = events[-room:] if room else ()
-    info: list[Span] = [] if len(events) <= room else [(f"last {len(shown)} of {len(events)}", "label")]
+    rows: list[Line] = []
+    spare = max(room - len(shown), 1 if room >= _READ_ON else 0)
+    for event in reversed(shown):
+        found = event_rows(event, now, width, 1 + spare)
+        spare -= len(found) - 1
+        rows = [*found, *rows]
+    if len(rows) > room:
+        rows, shown = rows[-room:], shown[1:]
+    info: list[Span] = [] if len(shown) == len(events) else [(f"last {len(shown)} of {len(events)}", "label")]
     if not events:
         info = [("none yet", "dim")]
-    return [heading("events", info, width), *(event_line(event, now, width) for event in shown)]
+    return [heading("events", info, width), *rows]
 
 
-def event_line(event: EventView, now: float, width: int) -> Line:
-    """`14:02 ◆ train checkpoint 8000 saved`; another day shows its date: `11-29`."""
+def event_rows(event: EventView, now: float, width: int, most: int) -> list[Line]:
+    """`14:02 ◆ train checkpoint 8000 saved` in at most `most` rows; another day shows its date: `11-29`."""
     glyph, role = _KINDS.get(event.kind, ("·", "dim"))
     spans: list[Span] = [(clock_text(event.t, now), "faint"), (f" {glyph} ", role)]
     message = event.message or event.kind
     if width >= 40:
         spans.append((pad(event.stage, 9), "label"))
         message = message.removeprefix(f"{event.stage} ")
+    elif " " not in message and event.stage:
+        message = f"{event.stage} {message}"  # `done` alone says nothing
     if glyph == "◆":  # which says it already
         message = message.removeprefix(f"{event.kind} ").removeprefix("at ")
-    spans.append((message, role if role in {"bad", "warn"} else "value"))
-    return fit(spans, width)
+    look = role if role in {"bad", "warn"} else "value"
+    indent = width_of(spans)
+    texts = textwrap.wrap(message, max(1, width - indent), max_lines=most, placeholder="…") or [""]
+    if most == 1:
+        texts = [message]  # which is cut at the last cell instead of the last word
+    head = fit([*spans, (texts[0], look)], width)
+    return [head, *(fit([(" " * indent, ""), (text, look)], width) for text in texts[1:])]
 
 
 def clock_text(t: float, now: float) -> str:

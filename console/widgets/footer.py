@@ -1,4 +1,4 @@
-"""The last line: the keys that matter now; those that have nothing to act on are faint."""
+"""The last line: the keys that matter now; those that have nothing to act on are faint, and the first to go."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Set
 from console.keys import footer_keys
 from console.widgets.ink import Line, Part, fit, join
 from console.widgets.panel import Panel
+
+_IDLE = 4
+"""Added to the rank of an idle key, so that in a narrow terminal the keys that act stay; some of the idle ones, too."""
 
 
 def footer_line(idle: Set[str], doing: str, width: int) -> Line:
@@ -17,7 +20,7 @@ def footer_line(idle: Set[str], doing: str, width: int) -> Line:
     for key in footer_keys():
         faint = key.id in idle
         look, word = ("faint", "faint") if faint else ("key", "dim")
-        parts.append((key.rank, [(key.shown, look), (f" {key.hint}", word)]))
+        parts.append((key.rank + (_IDLE if faint else 0), [(key.shown, look), (f" {key.hint}", word)]))
     return fit([(" ", ""), *join(parts, width - 2, 3 if width >= 96 else 2)], width)
 
 

@@ -34,8 +34,14 @@ _ROLES: dict[str, str] = {
     "axis": "ink-axis",
     "grid": "ink-track",
     "key": "primary bold",
+    "choice": "foreground",
+    "choice-letter": "primary bold underline",
     "choice-focused": "primary bold reverse",
+    "choice-focused-letter": "primary bold reverse underline",
+    "danger": "error bold",
+    "danger-letter": "error bold underline",
     "danger-focused": "error bold reverse",
+    "danger-focused-letter": "error bold reverse underline",
     "cursor": "primary reverse",
     "changed": "warning bold",
     "bar-power": "series-2",
@@ -72,11 +78,11 @@ class Palette:
     def _resolve(self, recipe: str, stale: bool) -> Style:
         variable, *attributes = recipe.split()
         color = self._color(variable)
-        bold, reverse = "bold" in attributes, "reverse" in attributes
+        bold, reverse, underline = ("bold" in attributes), ("reverse" in attributes), ("underline" in attributes)
         if stale:
             faded = self._color("ink-muted") if self._ansi else color.blend(self._color("background"), _STALE_BLEND)
             return Style(color=faded.rich_color, reverse=reverse or None)
-        return Style(color=color.rich_color, bold=bold or None, reverse=reverse or None)
+        return Style(color=color.rich_color, bold=bold or None, reverse=reverse or None, underline=underline or None)
 
     def _color(self, variable: str) -> Color:
         text, _, opacity = self._variables[variable].partition(" ")

@@ -16,7 +16,7 @@ from console.format import (
     si_bytes,
 )
 from console.snapshot import DiskView, ServiceView, Snapshot, StageView
-from console.widgets.alerts import filling_up
+from console.widgets.alerts import HALF_FULL, filling_up
 from console.widgets.ink import Line, Part, Span, bar, clip, fit, heading, join, pad, right, width_of
 from console.widgets.looks import active_stage, service_look, share_of
 from console.widgets.panel import Panel
@@ -25,7 +25,8 @@ _LABEL = 8
 _AMOUNT = 15
 _PERCENT = 5
 _FAR_OFF_S = 60 * 86_400.0
-"""Nobody plans by a volume that is full in more than two months: at that rate nothing is filling it."""
+"""Nobody plans by a volume that is full in more than two months: at that rate nothing is filling it. Nor while it is
+not half full: what a run still writes is the budget's to say."""
 _IF_ROOM = 9
 """Rank of a note for which no room is made."""
 
@@ -95,10 +96,13 @@ def _samples_row(snapshot: Snapshot, generate: StageView | None) -> Row:
     if rejected:
         notes.append((2, [(f"{full_count(rejected)} rejected", "warn")]))
     whole = snapshot.samples_target
+    share = _share(snapshot.samples, whole)
+    if share is not None and share > 1.0:  # the target was lowered after they had been made
+        notes.insert(0, (0, [("target ", "label"), (full_count(whole), "value")]))
+        whole, share = None, 1.0
     amount = f"{full_count(snapshot.samples)}/{full_count(whole)}" if whole else full_count(snapshot.samples)
     if len(amount) > _AMOUNT:
         amount = f"{short_count(snapshot.samples)}/{short_count(whole)}"
-    share = _share(snapshot.samples, whole)
     return Row("samples", share, "bar-samples", amount, percent(share, 1.0) if share is not None else "", tuple(notes))
 
 
@@ -123,9 +127,9 @@ def _volume_row(disk: DiskView | None) -> Row:
     elif filling_up(disk):
         alarm = "warn"
     notes: list[Part] = []
-    if disk.full_in_s is not None and disk.full_in_s < _FAR_OFF_S:
+    if disk.full_in_s is not None and disk.full_in_s < _FAR_OFF_S and (share or 0.0) >= HALF_FULL:
         notes.append((0, [("full in ", alarm or "label"), (duration(disk.full_in_s), alarm or "value")]))
-    if disk.fill_rate_bps:
+    if disk.fill_rate_bps and disk.fill_rate_bps > 0:
         notes.append((1, [(byte_rate(disk.fill_rate_bps), "value")]))
     if disk.reserve:
         notes.append((2, [("reserve ", "label"), (si_bytes(disk.reserve), "value")]))

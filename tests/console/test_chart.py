@@ -271,7 +271,7 @@ def test_any_data_in_any_size_fits(
     points: list[tuple[float, float]], width: int, height: int, log: bool, marks: Any
 ) -> None:
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    found = draw([line(xs, ys)], width, height, View(log, "epoch", marks), ("nothing",))
+    found = draw([line(xs, ys)], width, height, View(log, "epoch", marks), ((("nothing", ""),),))
     assert len(found) == height
     assert all(width_of(row) == width for row in found)
 
@@ -284,7 +284,7 @@ def test_a_log_axis_needs_a_positive_value() -> None:
 
 
 def test_an_empty_chart_says_why() -> None:
-    found = [text_of(row) for row in draw((), 30, 5, empty=("s starts the run", "", "generate"))]
+    found = [text_of(row) for row in draw((), 30, 5, empty=((("s starts the run", ""),), (), (("generate", ""),)))]
     assert [text.strip() for text in found] == ["", "s starts the run", "", "generate", ""]
     assert found[1].index("s") == found[3].index("g")
 
@@ -332,3 +332,14 @@ def test_characters_follow_the_terminal() -> None:
     assert marks_for({"TERM": "linux"}, "UTF-8") is BLOCK
     assert marks_for({"TERM": "xterm"}, "ANSI_X3.4-1968") is ASCII
     assert marks_for({}, None) is BRAILLE
+
+
+def test_an_empty_chart_with_few_rows_keeps_the_line_that_stands_out() -> None:
+    said = ((("now", ""),), (), *(((name, "strong" if name == "c" else "dim"),) for name in "abcd"))
+
+    def rows(height: int) -> list[str]:
+        return [text_of(row).strip() for row in draw((), 30, height, empty=said)]
+
+    assert rows(5) == ["now", "a", "b", "c", "d"]
+    assert rows(4) == ["now", "a", "b", "c"]
+    assert rows(2) == ["now", "c"]

@@ -100,3 +100,89 @@ async def test_no_plan_yet(scenes: Any) -> None:
     async with scenes.console(replace(scenes.training(), plan=None)) as (app, pilot, _):
         await pilot.press("e")
         assert messages(app) == ["information: The plan has not arrived yet · wait for the host"]
+
+
+# ---------------------------------------------------------------- the run goes on while it is open
+
+
+def shown(scenes: Any, app: Any) -> str:
+    return "\n".join(scenes.screen_lines(app))
+
+
+async def publish(app: Any, pilot: Any, collector: Any, snapshot: Any) -> None:
+    collector.publish(snapshot)
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def test_a_stage_that_starts_changes_what_saving_does_and_saving_asks_again(scenes: Any) -> None:
+    before = scenes.before_start()
+    async with scenes.console(before) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"12000", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "No output becomes STALE" in shown(scenes, app)
+        await publish(app, pilot, collector, scenes.generating())
+        assert "Taken up at once by the running stage: generate.max_samples" in shown(scenes, app)
+        assert "saving does something else than when you edited" in shown(scenes, app)
+        await pilot.press("s")
+        assert isinstance(app.screen, EditPlan)
+        assert "Seen; s saves it now." in shown(scenes, app)
+        await pilot.press("s")
+        await app.workers.wait_for_complete()
+        assert collector.calls[-1] == ("set", {"generate.max_samples": "12000"})
+
+
+async def test_a_stage_that_ends_makes_its_output_stale(scenes: Any) -> None:
+    async with scenes.console(scenes.generating(), size=(120, 40)) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"12000", "enter")
+        await app.workers.wait_for_complete()
+        ended = replace(scenes.generating(), stages=scenes.stages("DONE"))
+        await publish(app, pilot, collector, ended)
+        assert "Becomes STALE: generate." in shown(scenes, app)
+        asked = len(collector.calls)
+        await publish(app, pilot, collector, replace(ended, samples=1))
+        assert len(collector.calls) == asked, "nothing that counts has changed"
+
+
+async def test_a_frozen_screen_still_feeds_the_editor(scenes: Any) -> None:
+    async with scenes.console(scenes.before_start()) as (app, pilot, collector):
+        await pilot.press("space", "e", "enter", *"12000", "enter")
+        await publish(app, pilot, collector, scenes.generating())
+        assert "Taken up at once" in shown(scenes, app)
+
+
+async def test_a_revision_from_elsewhere_is_told_and_the_changes_stay_on_top_of_it(scenes: Any) -> None:
+    async with scenes.console(scenes.done(), size=(120, 40)) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"12000", "enter")
+        await app.workers.wait_for_complete()
+        other = {**scenes.plan_json(**{"train.lr": 0.0003}), "revision": 4}
+        await publish(app, pilot, collector, replace(scenes.done(), plan=other, plan_revision=4))
+        text = shown(scenes, app)
+        assert "plan of kimi-k25-10k, revision 4" in text
+        assert "Revision 4 was saved elsewhere: train.lr is 0.0003." in text
+        assert "10,000 → 12,000" in text
+        await pilot.press("s")
+        assert isinstance(app.screen, EditPlan)
+        await pilot.press("s")
+        await app.workers.wait_for_complete()
+        assert collector.calls[-1] == ("set", {"generate.max_samples": "12000"})
+
+
+async def test_changes_that_a_newer_revision_does_not_allow_are_given_up_in_words(scenes: Any) -> None:
+    first = scenes.plan_json()
+    with_service = {**first, "services": {"vllm": {"command": ["vllm"], "port": 8000}}, "revision": 3}
+    async with scenes.console(replace(scenes.done(), plan=with_service), size=(120, 40)) as (app, pilot, collector):
+        await pilot.press("e")
+        rows = [row.key for row in app.screen._list.rows]
+        app.screen._list.cursor = rows.index("services.vllm.ready_timeout_s")
+        await pilot.press("enter", *"99", "enter")
+        await app.workers.wait_for_complete()
+        assert app.screen._changes
+        without = {**first, "revision": 4}
+        await publish(app, pilot, collector, replace(scenes.done(), plan=without, plan_revision=4))
+        assert "no longer go with it" in shown(scenes, app)
+        await pilot.press("s")
+        assert isinstance(app.screen, EditPlan)
+        assert [call for call in collector.calls if call[0] == "set"] == []

@@ -12,6 +12,7 @@ from console.screens.hostkey import host_key_intent, host_key_question
 from console.screens.intents import Intent, Refusal
 from console.screens.plan_summary import what_follows
 from console.snapshot import ConductorView
+from console.widgets.ink import text_of
 from remote.errors import AuthenticationError, HostKeyChanged, HostKeyUnknown
 
 NEW = "SHA256:" + "A1b2" * 10 + "xyz"
@@ -165,27 +166,80 @@ def test_a_refused_login_asks_nothing(scenes: Any) -> None:
 # ---------------------------------------------------------------- before the first stage
 
 
+def follows(snapshot: Any) -> list[str]:
+    return [text_of(line) for line in what_follows(snapshot)]
+
+
 def test_what_follows_is_told_before_the_start(scenes: Any) -> None:
-    assert what_follows(scenes.before_start()) == (
+    assert follows(scenes.before_start()) == [
         "s starts the run",
         "",
-        "generate  10,000 samples, up to 4,096 tokens each, temperature 0.7",
-        "extract   up to 2,048 tokens of each, by transformers",
-        "vocab     up to 32,000 tokens",
-        "train     5 epochs, learning rate 0.0001, TTT 3",
-        "deploy    k = 3, 64 prompts, engine bundled",
-    )
+        "· generate  10,000 samples, up to 4,096 tokens",
+        "· extract   by transformers, up to 2,048 tokens",
+        "· vocab     up to 32,000 tokens",
+        "· train     5 epochs, learning rate 0.0001, TTT 3",
+        "· deploy    k = 3, 64 prompts, engine bundled",
+        "",
+        "train draws its loss here",
+    ]
     borrowed = replace(
         scenes.before_start(), plan=scenes.plan_json(**{"extract.from_run": "other/extract"}), through="extract"
     )
-    assert what_follows(borrowed)[-1] == "extract   borrowed from other/extract"
+    assert follows(borrowed)[-1] == "· extract   borrowed from other/extract"
 
 
 def test_what_follows_needs_no_plan(scenes: Any) -> None:
-    assert what_follows(replace(scenes.before_start(), plan=None)) == ("s starts the run",)
-    assert what_follows(replace(scenes.before_start(), plan={"stages": 7})) == ("s starts the run",)
-    assert what_follows(replace(scenes.before_start(), stages=())) == ("waiting for the host",)
-    assert what_follows(scenes.generating()) == ("train draws its loss here",)
+    assert follows(replace(scenes.before_start(), plan=None))[0] == "s starts the run"
+    assert follows(replace(scenes.before_start(), plan={"stages": 7}, through="vocab")) == ["s starts the run"]
+    assert follows(replace(scenes.before_start(), stages=())) == ["waiting for the host"]
+
+
+def test_what_happens_now_is_told_while_there_is_no_curve(scenes: Any) -> None:
+    """The clock: 14:02:07 and 4,860 seconds."""
+    found = follows(scenes.generating())
+    assert found[0] == "the verifier answers the prompts · until ~15:23"
+    assert found[2] == "▶ generate  4,120 of 10,000 samples · 1.2/s"
+    assert found[5] == "· train     5 epochs, learning rate 0.0001, TTT 3"
+    soon = replace(scenes.generating().stages[0], eta_s=30.0)
+    assert (
+        follows(replace(scenes.generating(), stages=scenes.stages(generate=soon)))[0]
+        == "the verifier answers the prompts"
+    )
+    at_work = scenes.stage("extract", "RUNNING", done=8_100_000, total=21_033_536, rate=182_000.0, eta_s=172_800.0)
+    made = scenes.stage("generate", "DONE", done=10_000, total=10_000)
+    found = follows(
+        replace(
+            scenes.generating(), samples=10_000, tokens=21_033_536, stages=scenes.stages(generate=made, extract=at_work)
+        )
+    )
+    assert found[0] == "hidden states are written to disk · until ~Tue 14:02"
+    assert found[2] == "✓ generate  10,000 samples, 21,033,536 tokens"
+    assert found[3] == "▶ extract   8.10M of 21.0M tokens · 182k/s"
+
+
+def test_what_each_stage_has_made_or_waits_for_is_told(scenes: Any) -> None:
+    made = {
+        "extract": scenes.stage("extract", "DONE", counts={"bytes": 1.2e12, "shards": 600.0}),
+        "vocab": scenes.stage("vocab", "DONE", counts={"size": 32_000.0, "coverage": 0.973}),
+        "train": scenes.stage("train", "RUNNING", phase="loading"),
+    }
+    found = follows(replace(scenes.generating(), stages=scenes.stages("DONE", **made)))
+    assert found[0] == "the drafter learns"
+    assert found[3] == "✓ extract   1.20 TB of hidden states in 600 shards"
+    assert found[4] == "✓ vocab     32,000 tokens, 97% of the text"
+    assert found[5] == "▶ train     loading"
+
+
+def test_what_to_do_is_told_of_a_run_that_rests(scenes: Any) -> None:
+    def first(**states: Any) -> str:
+        return follows(replace(scenes.generating(), stages=scenes.stages(**states), through="vocab"))[0]
+
+    stopped = scenes.stage("generate", "STOPPED", resumable=True, done=3, total=4)
+    assert first(generate=stopped) == "generate STOPPED: r resumes it"
+    assert first(generate=scenes.stage("generate", "STOPPING")) == "generate saves and ends"
+    assert first(generate=scenes.stage("generate", "DONE")) == "s goes on"
+    all_done = {name: scenes.stage(name, "DONE") for name in ("generate", "extract", "vocab")}
+    assert first(**all_done) == "every stage up to vocab is DONE"
 
 
 # ---------------------------------------------------------------- between two stages
@@ -196,7 +250,7 @@ def waiting(scenes: Any) -> Any:
 
 
 def test_a_run_that_waits_for_a_service_is_under_way(scenes: Any) -> None:
-    assert what_follows(waiting(scenes))[0] == "kimi-k25-10k is waiting for service vllm"
+    assert follows(waiting(scenes))[0] == "kimi-k25-10k is waiting for service vllm"
     assert refusal(intents.start(waiting(scenes))) == "kimi-k25-10k is waiting for service vllm / x stops it"
     assert "keeps going" in intents.leaving(waiting(scenes))
 
@@ -207,8 +261,17 @@ def test_a_run_between_two_stages_can_be_stopped(scenes: Any) -> None:
     assert isinstance(intent, Intent)
     assert intent.stage == ""
     assert "kimi-k25-10k is waiting for service vllm." in words(intent)
+
+
+def test_between_its_stages_a_run_says_where_it_is(scenes: Any) -> None:
+    def said(*states: str) -> str:
+        return words(intents.stop(replace(scenes.done(), conductor=ConductorView("running"), stages=scenes.stages(*states))))
+
+    assert said().startswith("kimi-k25-10k is starting its first stage. It stops going on")
+    assert said("DONE").startswith("kimi-k25-10k goes on after generate.")
+    assert said(*["DONE"] * 5).startswith("kimi-k25-10k has ended deploy.")
     between = replace(scenes.done(), conductor=ConductorView("running"), stages=scenes.stages("DONE"))
-    assert "between two stages" in words(intents.stop(between))
+    assert intents.leaving(between) == "Detached. kimi-k25-10k goes on after generate, and keeps going on gpu-box."
 
 
 def test_a_lost_conductor_is_replaced_under_a_running_stage(scenes: Any) -> None:
@@ -226,6 +289,9 @@ def test_a_restart_asks_which_stage_and_tells_what_follows(scenes: Any) -> None:
     assert "Output 1 no longer counts" in words(intent)
     assert "STALE already: vocab." in words(intent)
     assert isinstance(intent, Intent) and intent.danger and intent.stage == "extract"
+    assert [answer.label for answer in intent.answers] == ["Keep the rest", "Rerun the rest"]
+    assert intent.answers[0].effect == "what is STALE then stays as it is, and counts"
+    assert intent.answers[1].effect == "new outputs for what is STALE then; the old ones stay on disk"
 
 
 def test_a_restart_of_the_last_stage_needs_no_choice(scenes: Any) -> None:
@@ -270,7 +336,7 @@ def test_resume_asks_about_what_is_stale_before_it(scenes: Any) -> None:
     row = scenes.stages("DONE", "DONE", vocab=vocab, train=train, deploy=deploy)
     intent = intents.resume(replace(scenes.done(), stages=row))
     assert keys(intent) == ["keep"]
-    assert "Keep uses vocab as before" in words(intent)
+    assert isinstance(intent, Intent) and intent.answers[0].effect.startswith("goes on with vocab as before")
     plain = scenes.stages("DONE", "DONE", "DONE", train=train, deploy=deploy)
     intent = intents.resume(replace(scenes.done(), stages=plain))
     assert keys(intent) == ["refuse"]

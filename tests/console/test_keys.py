@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from console.keys import GROUPS, KEYS, footer_keys
+from console.screens.choice import letters_of
 from console.screens.help import Help, help_lines
 from console.screens.question import Question
 from console.widgets.ink import text_of
@@ -60,7 +61,7 @@ async def test_every_binding_has_an_id_and_an_action(scenes: Any) -> None:
         ("failed", "s", ("tab", "tab", "enter"), ("start", "rerun")),
         ("failed", "s", ("right", "right", "enter"), ("start", "rerun")),
         ("training", "x", ("tab", "enter"), ("stop", None)),
-        ("failed", "r", ("tab", "enter"), ("resume", "train")),
+        ("failed", "r", ("tab", "enter"), ("resume", "train", "keep")),
         ("training", "K", (*"train", "enter"), ("kill", "train")),
         ("failed", "n", ("right", "enter", "tab", "enter"), ("restart", "generate", "keep")),
         ("done", "n", (*("right",) * 5, "enter", "right", "enter"), ("restart", "deploy", "refuse")),
@@ -139,14 +140,13 @@ async def test_a_key_without_an_object_says_why(scenes: Any, scene: str, key: st
         (KeyError(), "KeyError"),
     ],
 )
-async def test_what_an_action_raises_is_a_message(scenes: Any, error: Exception, words: str) -> None:
+async def test_what_an_action_raises_is_an_alert(scenes: Any, error: Exception, words: str) -> None:
     async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, collector):
         collector.error = error
         await pilot.press("x", "tab", "enter")
         await app.workers.wait_for_complete()
         await pilot.pause()
-        assert [text.split(":")[0] for text in messages(app)] == ["error"]
-        assert words in messages(app)[0]
+        assert messages(app) == []
         lines = scenes.screen_lines(app)
         assert any("! stop train: " in line and words in line for line in lines)
         assert "Traceback" not in "\n".join(lines)
@@ -175,6 +175,110 @@ async def test_one_run_alone_has_no_neighbours(scenes: Any) -> None:
         await pilot.press("right_square_bracket")
         assert messages(app) == ["information: This host has no other run"]
         assert collector.calls == []
+
+
+@pytest.mark.parametrize(("scene", "idle"), [("before_start", True), ("training", True), ("done", False)])
+async def test_restart_is_faint_while_there_is_nothing_to_restart(scenes: Any, scene: str, idle: bool) -> None:
+    async with scenes.console(scenes.STATES[scene]()) as (app, _, _):
+        assert ("run.restart" in app.screen.idle_keys()) == idle
+        assert ("chart.next" in app.screen.idle_keys()) == (scene == "before_start")
+
+
+# ---------------------------------------------------------------- dialogs
+
+
+@pytest.mark.parametrize(
+    ("scene", "key", "letters", "call"),
+    [
+        ("before_start", "s", "t", ("start", "refuse")),
+        ("failed", "s", "k", ("start", "keep")),
+        ("failed", "s", "r", ("start", "rerun")),
+        ("training", "x", "s", ("stop", None)),
+        ("failed", "n", "er", ("restart", "extract", "rerun")),
+        ("done", "n", "dr", ("restart", "deploy", "refuse")),
+    ],
+)
+async def test_a_letter_answers(scenes: Any, scene: str, key: str, letters: str, call: tuple[Any, ...]) -> None:
+    async with scenes.console(scenes.STATES[scene]()) as (app, pilot, collector):
+        await pilot.press(key, *letters)
+        await app.workers.wait_for_complete()
+        assert collector.calls == [call]
+        assert app.screen.id == "overview"
+
+
+async def test_the_letter_of_resume_is_not_the_key_that_asks(scenes: Any) -> None:
+    stopped = scenes.stage("train", "STOPPED", resumable=True, done=3, total=4)
+    resting = replace(scenes.training(), stages=scenes.stages("DONE", "DONE", "DONE", train=stopped))
+    async with scenes.console(resting) as (app, pilot, collector):
+        await pilot.press("r", "r")
+        assert isinstance(app.screen, Question)
+        await pilot.press("e")
+        await app.workers.wait_for_complete()
+        assert collector.calls[0][:2] == ("resume", "train")
+
+
+@pytest.mark.parametrize(
+    ("scene", "key"), [("before_start", "s"), ("failed", "s"), ("training", "x"), ("failed", "r"), ("failed", "n")]
+)
+async def test_a_key_that_is_held_down_answers_nothing(scenes: Any, scene: str, key: str) -> None:
+    async with scenes.console(scenes.STATES[scene]()) as (app, pilot, collector):
+        await pilot.press(*[key] * 5)
+        assert isinstance(app.screen, Question)
+        await pilot.press("c")
+        assert app.screen.id == "overview"
+        assert collector.calls == []
+
+
+@pytest.mark.parametrize("letter", "gevtd")
+async def test_the_letter_of_a_stage_that_is_held_down_restarts_nothing(scenes: Any, letter: str) -> None:
+    async with scenes.console(scenes.done()) as (app, pilot, collector):
+        await pilot.press("n", *[letter] * 5)
+        assert isinstance(app.screen, Question)
+        assert app.screen.intent.title.startswith(f"Restart {letter}")
+        assert collector.calls == []
+
+
+async def test_no_letter_stands_for_a_name_that_has_to_be_typed(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("K", *"train", "tab", "k")
+        assert isinstance(app.screen, Question)
+        assert collector.calls == []
+
+
+def test_every_answer_has_a_letter_of_its_own() -> None:
+    assert letters_of(["Cancel", "Start"], "s") == ["c", "t"]
+    assert letters_of(["Cancel", "Keep", "Rerun", "Restart", "Ce"]) == ["c", "k", "r", "e", ""]
+    assert letters_of(["漢字", "7 b"]) == ["", "b"]
+
+
+@pytest.mark.parametrize(("scene", "key"), [("failed", "s"), ("training", "K"), ("done", "n"), ("training", "e")])
+async def test_a_dialog_says_how_to_go_on(scenes: Any, scene: str, key: str) -> None:
+    for size in ((60, 15), (80, 24), (120, 40)):
+        async with scenes.console(scenes.STATES[scene](), size=size) as (app, pilot, _):
+            await pilot.press(key)
+            await pilot.pause()
+            assert "Enter" in "\n".join(scenes.screen_lines(app))
+            assert "Esc cancels" in "\n".join(scenes.screen_lines(app))
+
+
+@pytest.mark.parametrize("key", ["x", "K", "e", "question_mark"])
+async def test_a_dialog_leaves_no_stripes_of_the_screen_at_its_sides(scenes: Any, key: str) -> None:
+    for width in (60, 80, 89, 90, 100, 111, 112, 120, 200):
+        async with scenes.console(scenes.training(), size=(width, 30)) as (app, pilot, _):
+            await pilot.press(key)
+            await pilot.pause()
+            beside = width - app.screen.query_one(".dialog").region.width
+            assert beside == 0 or beside >= 5, width
+
+
+async def test_the_effect_of_an_answer_stands_next_to_it(scenes: Any) -> None:
+    async with scenes.console(scenes.done()) as (app, pilot, _):
+        await pilot.press("n", "t")
+        await pilot.pause()
+        lines = scenes.screen_lines(app)
+        assert any("[ Keep the rest ]" in line and "what is STALE then stays as it is" in line for line in lines)
+        assert any("[ Rerun the rest ]" in line and "new outputs for what is STALE" in line for line in lines)
+        assert any("[ Cancel ]" in line and "nothing happens" in line for line in lines)
 
 
 # ---------------------------------------------------------------- host keys

@@ -268,6 +268,22 @@ def test_progress_at_50_columns(scenes: Any) -> None:
     ]
 
 
+def test_the_volume_says_when_it_is_full_only_where_that_can_matter(scenes: Any) -> None:
+    def volume(used: float, rate: float) -> str:
+        return shown(target_lines(replace(scenes.training(), disk=scenes.disk(used, rate)), 120, 5))[4]
+
+    assert "full in 16h" in volume(2.31e12, 1.0e7)
+    assert "full in" not in volume(0.3e12, 5.0e7)
+    assert "+180 GB/h" in volume(0.3e12, 5.0e7)
+    shrinking = replace(scenes.disk(2.31e12, None), fill_rate_bps=-1.0e7)
+    assert "-" not in shown(target_lines(replace(scenes.training(), disk=shrinking), 120, 5))[4]
+
+
+def test_more_samples_than_a_lowered_target_are_all_of_them(scenes: Any) -> None:
+    lowered = replace(scenes.training(), samples=720, samples_target=600)
+    assert shown(target_lines(lowered, 60, 5))[2].split()[-4:] == ["720", "100%", "target", "600"]
+
+
 def test_no_budget_is_told_when_everything_is_written(scenes: Any) -> None:
     done = scenes.done()
     written = replace(done, budget=replace(done.budget, need_bytes=0, text="everything is written; 1 GB free"))
@@ -381,6 +397,7 @@ def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
         "119 tok/s drafted, 61 plain ×1.94",
     ]
     assert shown(acceptance_lines(measured, 30, 2))[1] == "1 74.2%  2 55.1%  3 40.2%"
+    assert shown(acceptance_lines(measured, 27, 5))[4] == "119 tok/s, ×1.94 plain"
 
 
 def test_status_tells_the_last_losses_though_training_ended_with_a_validation(scenes: Any) -> None:
@@ -425,6 +442,20 @@ def test_events_newest_last_and_dated_by_the_day(scenes: Any) -> None:
     assert shown(event_lines((), 0.0, 30, 4)) == ["events  none yet ─────────────"]
 
 
+def test_an_event_is_told_to_its_end_where_there_is_room() -> None:
+    long = EventView(0.0, "generate", "warning", "3 sequences longer than 2048 tokens were cut")
+    done = EventView(0.0, "generate", "ended", "done")
+    assert shown(event_lines((long,), 0.0, 27, 4))[1:] == [
+        "00:00 ! 3 sequences longer",
+        "        than 2048 tokens",
+        "        were cut",
+    ]
+    assert shown(event_lines((done, long), 0.0, 27, 3))[1:] == ["00:00 · generate done", "00:00 ! 3 sequences longer…"]
+    rows = shown(event_lines((done, done, done, long), 0.0, 27, 5))
+    assert rows[0].startswith("events  last 3 of 4 ─")
+    assert rows[3:] == ["00:00 ! 3 sequences longer", "        than 2048 tokens…"]
+
+
 def test_an_impossible_time_is_a_dash() -> None:
     odd = (EventView(1e300, "train", "info", "from the far future"),)
     assert shown(event_lines(odd, 0.0, 50, 3))[1].startswith("—")
@@ -467,6 +498,15 @@ def test_the_footer_keeps_help_and_detach(width: int) -> None:
     if width >= 60:
         assert "q detach" in text_of(line)
         assert "s start" in text_of(line)
+
+
+def test_a_narrow_footer_keeps_the_keys_that_act() -> None:
+    resting = text_of(footer_line(frozenset({"run.stop", "run.kill", "chart.next"}), "", 80))
+    assert "n restart" in resting
+    assert "K kill" not in resting
+    at_work = text_of(footer_line(frozenset({"run.start", "run.resume", "run.restart"}), "", 80))
+    assert "n restart" not in at_work
+    assert "K kill" in at_work
 
 
 def test_idle_keys_are_faint() -> None:

@@ -1,4 +1,4 @@
-"""The overview as it was last looked at and found good: text and styles of the whole screen.
+"""The overview and its dialogs as they were last looked at and found good: text and styles of the whole screen.
 
 UPDATE_PICTURES=1 writes the pictures anew; the difference then belongs in the review.
 """
@@ -12,6 +12,15 @@ from typing import Any
 import pytest
 
 PICTURES = Path(__file__).parent / "snapshots"
+DIALOGS = {
+    "dialog_stop": ("training", "x"),
+    "dialog_restart": ("failed", "n"),
+    "dialog_restart_stage": ("failed", "n", "g"),
+    "dialog_kill": ("training", "K"),
+    "dialog_edit": ("done", "e", "enter", *"12000", "enter"),
+    "dialog_help": ("training", "question_mark"),
+}
+"""What is pressed in which scene."""
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
@@ -47,7 +56,23 @@ def picture(app: Any) -> str:
 async def test_the_overview_looks_as_it_did(scenes: Any, name: str, size: tuple[int, int]) -> None:
     async with scenes.console(scenes.STATES[name](), size=size) as (app, _, _):
         found = picture(app)
-    path = PICTURES / f"{name}-{size[0]}x{size[1]}.txt"
+    compare(found, f"{name}-{size[0]}x{size[1]}.txt")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", DIALOGS)
+async def test_a_dialog_looks_as_it_did(scenes: Any, name: str, size: tuple[int, int]) -> None:
+    scene, *keys = DIALOGS[name]
+    async with scenes.console(scenes.STATES[scene](), size=size) as (app, pilot, _):
+        await pilot.press(*keys)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        found = picture(app)
+    compare(found, f"{name}-{size[0]}x{size[1]}.txt")
+
+
+def compare(found: str, name: str) -> None:
+    path = PICTURES / name
     if os.environ.get("UPDATE_PICTURES"):
         path.write_text(found, "utf-8")
     assert found == path.read_text("utf-8")
@@ -55,4 +80,5 @@ async def test_the_overview_looks_as_it_did(scenes: Any, name: str, size: tuple[
 
 def test_every_picture_belongs_to_a_test(scenes: Any) -> None:
     names = {f"{name}-{size}.txt" for name in scenes.STATES for size in ("80x24", "120x40")}
+    names |= {f"{name}-{size}.txt" for name in DIALOGS for size in ("60x15", "80x24")}
     assert {path.name for path in PICTURES.glob("*.txt")} == names

@@ -28,16 +28,18 @@ class LineChart(Panel):
         super().__init__(id=id)
         self._curves: tuple[Curve, ...] = ()
         self._store = TrackStore()
-        self._hint: tuple[str, ...] = ()
+        self._hint: tuple[Line, ...] = ()
         self._chosen = ""
         self._log_y = False
         self._x_unit = "step"
         self._marks = marks_for(os.environ, getattr(sys.__stdout__, "encoding", None))
 
-    def show(self, curves: tuple[Curve, ...], hint: tuple[str, ...]) -> None:
+    def show(self, curves: tuple[Curve, ...], hint: tuple[Line, ...]) -> None:
         """`hint` is said while there is no curve."""
-        if hint != self._hint or (curves is not self._curves and curves != self._curves):
-            self._curves, self._hint = curves, hint
+        blank = self.view is None
+        changed = curves is not self._curves and curves != self._curves
+        self._curves, hint_before, self._hint = curves, self._hint, hint
+        if changed or (blank and hint != hint_before):
             self.redraw()
 
     @property
@@ -86,7 +88,7 @@ class LineChart(Panel):
         view = self.view
         if view is None:
             blank = draw((), width, height - 1, empty=self._hint)
-            return [heading("loss", [], width), *blank]
+            return [heading("run", [], width), *blank]
         series = series_of(view, self._curves, self._store, self._x_unit)
         marks: list[Span] = [("log" if self._log_y and can_log(series) else "linear", "dim")]
         room = width - width_of([(view.name, "")]) - 5 - width_of(marks)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from console.widgets.chart.columns import Track
 from console.widgets.chart.raster import BRAILLE, Marks, compose, polyline
 from console.widgets.chart.scale import Scale, labels, scale_of, ticks
-from console.widgets.ink import Line, Span, fit, runs
+from console.widgets.ink import Line, Span, fit, runs, width_of
 
 POINTS_MARKED = 40
 """A curve of at most this many points that is drawn with points gets a sign at each of them."""
@@ -42,7 +42,7 @@ def can_log(series: Sequence[Series]) -> bool:
 
 
 def draw(
-    series: Sequence[Series], width: int, height: int, view: View | None = None, empty: Sequence[str] = ()
+    series: Sequence[Series], width: int, height: int, view: View | None = None, empty: Sequence[Line] = ()
 ) -> list[Line]:
     """The chart in exactly `width` x `height` cells; `empty` stands in its middle when there is nothing to draw."""
     view = view or View()
@@ -159,12 +159,21 @@ def _put(line: Line, column: int, sign: Span) -> Line:
     return tuple(span for span in out if span[0])
 
 
-def _blank(width: int, height: int, said: Sequence[str]) -> list[Line]:
-    """Nothing but the texts, as one block in the middle: left-aligned, so that columns in them stay columns."""
+def _blank(width: int, height: int, said: Sequence[Line]) -> list[Line]:
+    """Nothing but what is said, as one block in the middle: left-aligned, so that columns in it stay columns.
+
+    With too few rows the blank lines go first, the last one before the others; then what is farthest from the line that
+    stands out.
+    """
     out: list[Line] = [fit((), width) for _ in range(height)]
-    shown = said[: max(0, height)]
-    left = max(0, width - max((cell_len(text) for text in shown), default=0)) // 2
+    shown = list(said)
+    while len(shown) > height and () in shown:
+        del shown[len(shown) - 1 - shown[::-1].index(())]
+    while len(shown) > max(0, height):
+        strong = next((row for row, line in enumerate(shown) if any(role == "strong" for _, role in line)), 0)
+        del shown[1 if strong >= height > 1 else -1]
+    left = max(0, width - max((width_of(line) for line in shown), default=0)) // 2
     top = (height - len(shown)) // 2
-    for row, text in enumerate(shown):
-        out[top + row] = fit([(" " * left, ""), (text, "dim" if row else "value")], width)
+    for row, line in enumerate(shown):
+        out[top + row] = fit([(" " * left, ""), *line], width)
     return out
