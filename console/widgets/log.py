@@ -26,7 +26,7 @@ def log_lines(
     """A heading, then the lines that end `above` lines before the last one."""
     info: list[Span] = [(source, "value")] if source else [("none yet", "dim")]
     info.append(("  following" if following else f"  held, {above} below", "dim" if following else "warn"))
-    marks: list[Span] = [(f"{len(lines)} lines", "faint")] if lines else []
+    marks: list[Span] = [(f"{len(lines)} line{'' if len(lines) == 1 else 's'}", "faint")] if lines else []
     out = [heading("log", info if source else info[:1], width, marks, focused)]
     room = max(0, height - 1)
     end = len(lines) - above

@@ -265,7 +265,9 @@ def test_a_run_between_two_stages_can_be_stopped(scenes: Any) -> None:
 
 def test_between_its_stages_a_run_says_where_it_is(scenes: Any) -> None:
     def said(*states: str) -> str:
-        return words(intents.stop(replace(scenes.done(), conductor=ConductorView("running"), stages=scenes.stages(*states))))
+        return words(
+            intents.stop(replace(scenes.done(), conductor=ConductorView("running"), stages=scenes.stages(*states)))
+        )
 
     assert said().startswith("kimi-k25-10k is starting its first stage. It stops going on")
     assert said("DONE").startswith("kimi-k25-10k goes on after generate.")
