@@ -94,7 +94,7 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
             )
         _host_key(stage)
     _add_restart(verb("restart", "runs:restart", "begin a new output of a stage; the old one stays on disk, uncounted"))
-    change = verb("set", "runs:set_plan", "change the plan of a run: `eagledeck set RUN generate.max_samples=10000`")
+    change = verb("set", "set:set_plan", "change the plan of a run: `eagledeck set RUN generate.max_samples=10000`")
     _run(change)
     change.add_argument("changes", nargs="+", metavar="KEY=VALUE")
     change.add_argument("--note", default="", help="why, kept with the revision")
@@ -139,7 +139,9 @@ def _host_key(parser: argparse.ArgumentParser) -> None:
 def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--headless", action="store_true", help="no console: a line a stage and a final table")
     demo.add_argument("--verifier", choices=("bundled", "smollm2"), default="bundled")
-    demo.add_argument("--samples", type=_positive, metavar="N", help="samples to generate")
+    demo.add_argument(
+        "--samples", type=_positive, metavar="N", help="samples to generate; another number begins a new run"
+    )
     demo.add_argument("--keep", metavar="DIR", help="the folder of the demo's state and run; kept at the end")
     demo.add_argument("--fresh", action="store_true", help="a new run even where one is there")
     demo.add_argument("--json", metavar="FILE", help="write the final numbers there; implies --headless")
