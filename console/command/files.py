@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -22,8 +23,11 @@ DRAFTER = "deploy/current/drafter-eagle3"
 
 
 def put(args: argparse.Namespace) -> int:
-    target = find_where(args)
     local = Path(args.local)
+    if not local.is_file():
+        what = "is no file" if local.exists() else "is not there"
+        raise Refusal(f"{local} {what}.", "`eagledeck put` takes one file of this machine.")
+    target = find_where(args)
     remote = args.remote or f"{UPLOADS}/{local.name}"
     if remote.endswith("/"):
         remote += local.name
@@ -40,7 +44,7 @@ def put(args: argparse.Namespace) -> int:
             return done
 
     done = run_async(work())
-    _tell(args, [done], f"on {target.host.name}")
+    _tell(args, [done], f"{done.path}  {shown.si_bytes(done.size)}  on {target.host.name}")
     return 0
 
 
@@ -54,8 +58,20 @@ def fetch(args: argparse.Namespace) -> int:
         async with connected(target.state, target.host, args.accept_host_key) as link:
             return await _fetch_all(link, remote, Path(args.local))
 
-    _tell(args, run_async(work()), "here")
+    files = run_async(work())
+    _tell(args, files, _arrived(files))
     return 0
+
+
+def _arrived(files: list[Transferred]) -> str:
+    """What came and where it lies; of several files the folder once, and their paths in it."""
+    if not files:
+        return "There is no file in it."
+    home = Path(os.path.commonpath([file.path for file in files])).resolve()
+    if len(files) == 1:
+        return f"{home}  {shown.si_bytes(files[0].size)}"
+    rows = [f"  {Path(file.path).resolve().relative_to(home)}  {shown.si_bytes(file.size)}" for file in files]
+    return "\n".join([f"{home}  {len(files)} files, {shown.si_bytes(sum(file.size for file in files))}", *rows])
 
 
 async def _fetch_all(link: Link, remote: str, folder: Path) -> list[Transferred]:
@@ -97,10 +113,9 @@ class _Progress:
             print(f"\r{text:<78}", end="\n" if done >= total else "", file=sys.stderr, flush=True)
 
 
-def _tell(args: argparse.Namespace, files: list[Transferred], where: str) -> None:
+def _tell(args: argparse.Namespace, files: list[Transferred], said: str) -> None:
     if args.json:
         rows = [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in files]
         print(json.dumps({"files": rows}, indent=2))
-        return
-    for file in files:
-        print(f"{file.path}  {shown.si_bytes(file.size)}  {where}")
+    else:
+        print(said)

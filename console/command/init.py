@@ -77,7 +77,7 @@ def init(args: argparse.Namespace) -> int:
         print(json.dumps({"created": target.run, "host": target.host.name}))
     else:
         print(f"Made run {target.run} on {target.host.name}.")
-        print(f"`eagledeck start {target.run}` starts it; `eagledeck {target.run}` opens the console.")
+        print(f"`eagledeck start {target.run}` starts it; `eagledeck open {target.run}` shows it.")
     return 0
 
 
