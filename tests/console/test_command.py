@@ -140,6 +140,25 @@ def test_a_word_that_is_neither_verb_nor_run_is_answered_with_the_nearest(shell:
     assert "needs a terminal" in shell("first").stderr
 
 
+def test_put_looks_for_the_file_first_and_then_names_the_hosts(shell: Shell) -> None:
+    shell("init")
+    assert "absent.jsonl is not there" in shell("put", "nohost", "absent.jsonl").stderr
+    assert ". is no file" in shell("put", "nohost", ".").stderr
+    (shell.folder / "prompts.jsonl").write_text("{}\n")
+    said = shell("put", "gpo", "prompts.jsonl").stderr
+    assert "neither a host nor a run" in said
+    for part in ("Did you mean gpu?", "Its hosts: gpu.", "Its runs: first."):
+        assert part in said
+
+
+def test_without_a_configuration_that_of_the_demo_is_named_where_there_is_one(shell: Shell) -> None:
+    assert "`eagledeck demo` needs none" in shell("status").stderr
+    demo = shell.folder / "state" / "eagledeck" / "demo" / "eagledeck.toml"
+    demo.parent.mkdir(parents=True)
+    demo.touch()
+    assert f"--config {demo}" in shell("status").stderr
+
+
 def test_a_wrong_configuration_names_its_line(shell: Shell) -> None:
     shell("init")
     path = shell.folder / "eagledeck.toml"
