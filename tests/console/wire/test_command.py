@@ -58,15 +58,16 @@ def test_a_change_that_a_running_stage_takes_up_says_so(container: Any, wait_for
 
 
 def test_a_second_stop_says_that_it_was_asked_before(container: Any, wait_for: Callable[..., Any]) -> None:
-    container.configure(generate={"steps": 2, "pause": 300})
+    container.configure(generate={"steps": 100_000, "deaf": True})
     container.eagledeck("init", "r1")
+    container.eagledeck("set", "r1", "generate.grace_s=300")
     container.eagledeck("start", "r1", "--through", "generate")
-    wait_for(lambda: container.state()["generate"] == "RUNNING")
+    wait_for(lambda: list((container.root / "r1" / "generate").glob("out/*/counts.txt")))
     assert "was asked to save and stop" in container.eagledeck("stop", "r1").stdout
     for words in (("r1",), ("r1", "generate")):
         said = container.eagledeck("stop", *words).stdout
         assert said.startswith("generate on box is stopping already: it was asked ")
-        assert "is ended by force 10s after that. `eagledeck kill r1` ends it at once" in said
+        assert "is ended by force 5m00s after that. `eagledeck kill r1` ends it at once" in said
     container.eagledeck("kill", "r1", "--yes")
     wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
 
