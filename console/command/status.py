@@ -18,6 +18,8 @@ from remote.errors import RemoteError
 def status(args: argparse.Namespace) -> int:
     if args.run is None:
         return _hosts(args)
+    if args.host:
+        raise Refusal("--host lists all runs of a host.", "Leave RUN or --host out; HOST:RUN names a run on a host.", 2)
     target = find_run(args)
     return run_async(_run(target, args))
 
