@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from console import format as shown
 from console.command.refusal import Refusal
 from console.command.session import connected, find_where, run_async
+from console.command.set import change_lines, change_plan
+from pipeline.config import Plan, set_values
 
 if TYPE_CHECKING:
     from remote.link import Link
@@ -34,17 +36,22 @@ def put(args: argparse.Namespace) -> int:
     if args.key and not target.run:
         raise Refusal(f"--as {args.key} changes a plan, and {args.where} is a host.", "Name a run.", 2)
 
-    async def work() -> Transferred:
+    async def work() -> tuple[Transferred, list[str]]:
         from remote.transfer import put
 
         async with connected(target.state, target.host, args.accept_host_key) as link:
+            if args.key:  # a key that isn't there is said before the file travels
+                set_values(Plan.from_json(await link.request("plan", run=target.run)), {args.key: remote})
             done = await put(link, local, remote, _Progress(local.name))
+            said = [f"{done.path}  {shown.si_bytes(done.size)}  on {target.host.name}"]
             if args.key:
-                await link.request("set", run=target.run, changes={args.key: done.path}, note=f"put {local.name}")
-            return done
+                changes = {args.key: done.path}
+                changed = await change_plan(link, target.run, changes, f"put {local.name}")
+                said += change_lines(target, args.where, changes, changed)
+            return done, said
 
-    done = run_async(work())
-    _tell(args, [done], f"{done.path}  {shown.si_bytes(done.size)}  on {target.host.name}")
+    done, said = run_async(work())
+    _tell(args, [done], "\n".join(said))
     return 0
 
 
@@ -86,7 +93,10 @@ async def _fetch_all(link: Link, remote: str, folder: Path) -> list[Transferred]
         )
     if found["more"]:
         raise Refusal(f"{found['path']} holds more files than one fetch takes.", "Fetch its parts.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"{folder} can't be a folder: {error.strerror}.", "Name another with --to.") from None
     if found["kind"] == "file":
         return [await fetch(link, remote, folder, _Progress(PurePosixPath(remote).name))]
     done = []

@@ -27,13 +27,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The parsed arguments; `handler` names the function that takes them. SystemExit(2) on wrong usage."""
+    """The parsed arguments; `handler` names the function that takes them. SystemExit(2) on wrong usage.
+
+    `instead_of` holds the verbs where the run stands in the place of one, for the nearest spelling.
+    """
     parser, verbs = _build()
     words = list(argv)
     first = _first_word(words)
-    if first is not None and words[first] not in verbs:
-        words.insert(first, "open")
-    return parser.parse_args(words)
+    bare = first is not None and words[first] not in verbs
+    if bare:
+        words.insert(first or 0, "open")
+    return parser.parse_args(words, argparse.Namespace(instead_of=sorted(verbs) if bare else []))
 
 
 def _first_word(words: Sequence[str]) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from console import format as shown
 from console.command.refusal import Refusal
 from console.command.session import ask_host, connected, find_run, run_async, run_section
+from console.command.set import change_lines, change_plan
 from console.snapshot import StageView
 from console.views import stage_views
 
@@ -23,7 +24,8 @@ def start(args: argparse.Namespace) -> int:
         async with connected(target.state, target.host, args.accept_host_key) as link:
             if args.verifier:
                 changes = {"verifier.path": args.verifier}
-                await link.request("set", run=target.run, changes=changes, note="start --verifier")
+                done = await change_plan(link, target.run, changes, "start --verifier")
+                print("\n".join(change_lines(target, args.run, changes, done)), flush=True)
             reply = await link.request("start", run=target.run, **asked)
             return isinstance(reply, dict) and reply.get("already") is True
 

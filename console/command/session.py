@@ -61,10 +61,10 @@ def find_run(args: argparse.Namespace) -> Target:
         return Target(config, find_host(config, host), run, None)
     found = config.runs.get(args.run)
     if found is None:
-        near = difflib.get_close_matches(args.run, config.runs, n=1)
+        near = difflib.get_close_matches(args.run, [*config.runs, *args.instead_of], n=1)
         hint = f"Did you mean {near[0]}? " if near else ""
         raise Refusal(
-            f"{args.run} is neither a verb nor a run of {config.path}.",
+            f"{args.run} is {'neither a verb nor a' if args.instead_of else 'no'} run of {config.path}.",
             f"{hint}Its runs: {_names(config.runs)}. A run that it doesn't describe is named HOST:RUN.",
         )
     return Target(config, config.hosts[found.host], found.name, found)

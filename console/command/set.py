@@ -5,43 +5,61 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from console.command.refusal import Refusal
-from console.command.session import connected, find_run, run_async, run_section
+from console.command.session import Target, connected, find_run, run_async, run_section
 from console.screens.plan_rows import Effect, budget_words, effect_of
 from console.snapshot import BudgetView
 from console.views import budget_view, stage_views
 from pipeline.config import Plan
 from remote.errors import RemoteError
 
+if TYPE_CHECKING:
+    from remote.link import Link
+
+
+@dataclass(frozen=True)
+class Change:
+    """A new revision of a plan and what came of it. `budget` is None where the host said nothing about it."""
+
+    plan: Mapping[str, Any]
+    effect: Effect
+    budget: BudgetView | None
+
 
 def set_plan(args: argparse.Namespace) -> int:
     target = find_run(args)
-    changes: dict[str, object] = dict(_change(text) for text in args.changes)
+    changes = dict(_change(text) for text in args.changes)
     note = args.note or f"eagledeck set {' '.join(args.changes)}"
 
-    async def work() -> tuple[dict[str, Any], Effect, BudgetView | None]:
+    async def work() -> Change:
         async with connected(target.state, target.host, args.accept_host_key) as link:
-            stages = stage_views(await run_section(link, target.run))
-            before = Plan.from_json(await link.request("plan", run=target.run))
-            effect = effect_of(before, changes, stages)
-            plan = await link.request("set", run=target.run, changes=changes, note=note)
-            try:
-                budget = budget_view({"budget": await link.request("budget", run=target.run)})
-            except RemoteError as error:  # the plan is changed, whatever else can't be said
-                budget = BudgetView(None, None, None, error.message)
-            return plan, effect, budget
+            return await change_plan(link, target.run, changes, note)
 
-    plan, effect, budget = run_async(work())
+    done = run_async(work())
     if args.json:
-        does = {"stale": effect.stale, "live": effect.live, "budget": dataclasses.asdict(budget) if budget else None}
-        print(json.dumps({**plan, "effect": does}, indent=2))
-        return 0
-    said = ", ".join(f"{key} = {value}" for key, value in changes.items())
-    print(f"{target.run} on {target.host.name}: {said} (plan {plan.get('revision', '—')}).")
-    print("\n".join(effect_lines(args.run, effect, budget)))
+        budget = dataclasses.asdict(done.budget) if done.budget else None
+        does = {"stale": done.effect.stale, "live": done.effect.live, "budget": budget}
+        print(json.dumps({**done.plan, "effect": does}, indent=2))
+    else:
+        print("\n".join(change_lines(target, args.run, changes, done)))
     return 0
+
+
+async def change_plan(link: Link, run: str, changes: Mapping[str, str], note: str) -> Change:
+    """Raises ConfigError or RemoteError when a key or a value is refused; then nothing has changed."""
+    stages = stage_views(await run_section(link, run))
+    before = Plan.from_json(await link.request("plan", run=run))
+    effect = effect_of(before, changes, stages)
+    plan = await link.request("set", run=run, changes=dict(changes), note=note)
+    try:
+        budget = budget_view({"budget": await link.request("budget", run=run)})
+    except RemoteError as error:  # the plan is changed, whatever else can't be said
+        budget = BudgetView(None, None, None, error.message)
+    return Change(plan, effect, budget)
 
 
 def _change(text: str) -> tuple[str, str]:
@@ -51,9 +69,11 @@ def _change(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def effect_lines(run: str, effect: Effect, budget: BudgetView | None) -> list[str]:
-    """What a change does, as the plan editor says it; `run` as it was named on the command line."""
-    lines = []
+def change_lines(target: Target, run: str, changes: Mapping[str, str], done: Change) -> list[str]:
+    """What was changed and what that does, as the plan editor says it; `run` as it was named on the command line."""
+    said = ", ".join(f"{key} = {value}" for key, value in changes.items())
+    lines = [f"{target.run} on {target.host.name}: {said} (plan {done.plan.get('revision', '—')})."]
+    effect, budget = done.effect, done.budget
     if effect.live:
         lines.append(f"Taken up at once by the running stage: {', '.join(effect.live)}.")
     if effect.stale:

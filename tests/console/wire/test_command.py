@@ -86,6 +86,19 @@ def test_logs_are_sanitised_and_bounded(container: Any, wait_for: Callable[..., 
     assert [line for line in named.splitlines() if line.startswith("step ")] == [f"step {n}" for n in range(1, 31)]
 
 
+def test_what_has_no_log_is_named(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.eagledeck("init", "r1")
+    assert (
+        "r1 has no service vllm. Its services: none."
+        in container.eagledeck("logs", "r1", "--service", "vllm", status=1).stderr
+    )
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: container.state()["generate"] == "DONE")
+    for words in ((), ("--stage", "generate")):
+        said = container.eagledeck("logs", "r1", "--attempt", "9", *words, status=1).stderr
+        assert "generate of r1 has no attempt 9. Its newest is 1" in said
+
+
 def test_stop_and_resume_lose_and_double_nothing(container: Any, wait_for: Callable[..., Any]) -> None:
     container.configure(generate={"steps": 100_000})
     container.eagledeck("init", "r1")
@@ -136,6 +149,11 @@ def test_put_and_fetch(container: Any, tmp_path: Path) -> None:
     prompts.write_text('{"prompt": "two and two"}\n')
     put = container.json("put", "r1", str(prompts), "--as", "generate.prompts")
     landed = Path(put["files"][0]["path"])
+    said = container.eagledeck("put", "r1", str(prompts), "other.jsonl", "--as", "generate.nope", status=1).stderr
+    assert "generate.nope" in said
+    assert not (container.root / "other.jsonl").exists()
+    said = container.eagledeck("put", "r1", str(prompts), "new.jsonl", "--as", "generate.system").stdout
+    assert f"generate.system = {container.root}/new.jsonl (plan 3).\nNo output becomes STALE." in said
     assert landed.read_bytes() == prompts.read_bytes()
     assert container.rundir().plan().params("generate").prompts == str(landed)
     assert "drafter" in container.eagledeck("fetch", "r1", status=1).stderr
@@ -152,6 +170,7 @@ def test_put_and_fetch(container: Any, tmp_path: Path) -> None:
         str(home / "drafter-eagle3" / name) for name in ("config.json", "model.safetensors")
     ]
     assert (home / "drafter-eagle3" / "model.safetensors").stat().st_size == 70_000
+    assert "can't be a folder" in container.eagledeck("fetch", "r1", "--to", str(prompts), status=1).stderr
     single = container.eagledeck("fetch", "box", "files/prompts.jsonl", "--to", str(home)).stdout
     assert single == f"{home}/prompts.jsonl  26 B\n"
     assert (home / "prompts.jsonl").read_bytes() == prompts.read_bytes()
@@ -190,7 +209,9 @@ def test_a_new_host_key_is_trusted_when_a_person_types_yes(container: Any, typed
 def test_what_a_host_refuses_is_one_sentence(container: Any) -> None:
     said = container.eagledeck("status", "r1", status=1).stderr
     assert said.startswith("eagledeck: ")
-    assert "eagledeck init r1" in said
+    assert said == "eagledeck: There is no run r1 on box yet. `eagledeck init r1` makes it.\n"
+    said = container.eagledeck("status", "box:other", status=1).stderr
+    assert "`eagledeck status --host box` lists" in said
     container.eagledeck("init", "r1")
     said = container.eagledeck("set", "r1", "generate.max_smaples=3", status=1).stderr
     assert "max_samples" in said
