@@ -48,12 +48,14 @@ def open_and_kill(
 
     def look() -> Any:
         with contextlib.suppress(OSError):  # nothing new, or nobody at the other end any more
-            drawn.extend(os.read(primary, 1 << 20))
+            while piece := os.read(primary, 1 << 16):
+                drawn.extend(piece)
         return b"LIVE" in drawn and seen()
 
     def ended() -> bool:
-        look()  # what it still says has to be read
-        return console.poll() is not None
+        over = console.poll() is not None
+        look()  # what it says at the end has to be read
+        return over
 
     wait_for(look, 60)
     if key:
@@ -62,7 +64,6 @@ def open_and_kill(
     else:
         console.kill()
     console.wait(10)
-    look()
     os.close(primary)
     return drawn.decode("utf-8", "replace")
 
