@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_run, run_async, run_section
-from console.screens.plan_rows import Effect, budget_words, effect_of
+from console.screens.plan_rows import budget_words, effect_of
 from console.snapshot import BudgetView
 from console.views import budget_view, stage_views
+from console.widgets.looks import ACTIVE
 from pipeline.config import Plan
 from remote.errors import RemoteError
 
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """A new revision of a plan and what came of it. `budget` is None where the host said nothing about it."""
+    """A new revision of a plan and what came of it: stages whose outputs became STALE or are no longer, keys that the
+    running stage takes up, and the budget, None where the host said nothing about it.
+    """
 
     plan: Mapping[str, Any]
-    effect: Effect
+    stale: tuple[str, ...]
+    cleared: tuple[str, ...]
+    live: tuple[str, ...]
     budget: BudgetView | None
 
 
@@ -42,7 +47,7 @@ def set_plan(args: argparse.Namespace) -> int:
     done = run_async(work())
     if args.json:
         budget = dataclasses.asdict(done.budget) if done.budget else None
-        does = {"stale": done.effect.stale, "live": done.effect.live, "budget": budget}
+        does = {"stale": done.stale, "no_longer_stale": done.cleared, "live": done.live, "budget": budget}
         print(json.dumps({**done.plan, "effect": does}, indent=2))
     else:
         print("\n".join(change_lines(target, args.run, changes, done)))
@@ -52,14 +57,27 @@ def set_plan(args: argparse.Namespace) -> int:
 async def change_plan(link: Link, run: str, changes: Mapping[str, str], note: str) -> Change:
     """Raises ConfigError or RemoteError when a key or a value is refused; then nothing has changed."""
     stages = stage_views(await run_section(link, run))
-    before = Plan.from_json(await link.request("plan", run=run))
-    effect = effect_of(before, changes, stages)
+    old = Plan.from_json(await link.request("plan", run=run))
+    effect = effect_of(old, changes, stages)
     plan = await link.request("set", run=run, changes=dict(changes), note=note)
     try:
         budget = budget_view({"budget": await link.request("budget", run=run)})
     except RemoteError as error:  # the plan is changed, whatever else can't be said
         budget = BudgetView(None, None, None, error.message)
-    return Change(plan, effect, budget)
+    before = {stage.name for stage in stages if stage.undecided}
+    after = {stage.name for stage in stage_views(await run_section(link, run)) if stage.undecided}
+    # The host knows what each output was made with, but not yet what the stage at work will take up.
+    at_work = {stage.name for stage in stages if stage.state in ACTIVE}
+    stale = (after - before - at_work) | at_work.intersection(effect.stale)
+    cleared = before - after - at_work
+    names = [stage.name for stage in stages]
+    return Change(
+        plan,
+        tuple(name for name in names if name in stale),
+        tuple(name for name in names if name in cleared),
+        effect.live,
+        budget,
+    )
 
 
 def _change(text: str) -> tuple[str, str]:
@@ -73,13 +91,15 @@ def change_lines(target: Target, run: str, changes: Mapping[str, str], done: Cha
     """What was changed and what that does, as the plan editor says it; `run` as it was named on the command line."""
     said = ", ".join(f"{key} = {value}" for key, value in changes.items())
     lines = [f"{target.run} on {target.host.name}: {said} (plan {done.plan.get('revision', '—')})."]
-    effect, budget = done.effect, done.budget
-    if effect.live:
-        lines.append(f"Taken up at once by the running stage: {', '.join(effect.live)}.")
-    if effect.stale:
-        lines.append(f"Becomes STALE: {', '.join(effect.stale)}.")
-        lines.append(f"`eagledeck start {run} --rerun-stale` makes it anew; --keep-stale uses it as it is.")
-    else:
+    budget = done.budget
+    if done.live:
+        lines.append(f"Taken up at once by the running stage: {', '.join(done.live)}.")
+    if done.cleared:
+        lines.append(f"No longer STALE: {', '.join(done.cleared)}.")
+    if done.stale:
+        lines.append(f"Becomes STALE: {', '.join(done.stale)}.")
+        lines.append(f"`eagledeck start {run} --rerun-stale` makes it anew; --keep-stale uses what is DONE as it is.")
+    elif not done.cleared:
         lines.append("No output becomes STALE.")
     if budget is not None and budget.need_bytes is not None:
         words = budget_words(budget.need_bytes, budget.available_bytes)

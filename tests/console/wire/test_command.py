@@ -21,7 +21,7 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     assert [stage["state"] for stage in before["stages"]] == ["PENDING"] * 5
     assert before["samples_target"] == 100
     changed = container.json("set", "r1", "generate.max_samples=50", "--note", "fewer")
-    assert changed["effect"] == {"stale": [], "live": [], "budget": changed["effect"]["budget"]}
+    assert {**changed["effect"], "budget": None} == {"stale": [], "no_longer_stale": [], "live": [], "budget": None}
     assert changed["effect"]["budget"]["fits"] is True
     assert (changed["revision"], changed["stages"]["generate"]["params"]["max_samples"]) == (2, 50)
     assert container.eagledeck("start", "r1").stdout.startswith("Started r1 on box")
@@ -39,7 +39,9 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     said = container.eagledeck("set", "r1", "train.lr=3e-5").stdout
     assert "Becomes STALE: train, deploy.\n`eagledeck start r1 --rerun-stale`" in said
     assert "It fits." in said
-    assert container.json("set", "r1", "vocab.size=100")["effect"]["stale"] == ["vocab", "train", "deploy"]
+    assert container.json("set", "r1", "vocab.size=100")["effect"]["stale"] == ["vocab"]  # the others were already
+    back = container.json("set", "r1", "train.lr=1e-4", "vocab.size=32000")["effect"]
+    assert (back["stale"], back["no_longer_stale"]) == ([], ["vocab", "train", "deploy"])
     assert "No output becomes STALE." in container.eagledeck("set", "r1", "generate.concurrency=3").stdout
     container.eagledeck("set", "r1", "generate.max_samples=2")
     assert "samples 3 (the plan asks for 2)" in container.eagledeck("status", "r1").stdout
