@@ -1,7 +1,7 @@
 """eagledeck.toml: hosts, runs and services as a person writes them, checked, and turned into what the other rooms take.
 
 Every refusal names the key, its line in the file, the value and what is allowed. Imports pipeline's light modules;
-remote only when a host is handed over. tomllib, no Textual.
+remote only when there is a host. tomllib, no Textual.
 """
 
 from __future__ import annotations
@@ -186,6 +186,7 @@ class _Reader:
             raise self.error(
                 at, f"hosts.{name} has neither root nor volume", 'Say where the data goes: volume = "/data"'
             )
+        self.target(host.ssh, (*at, "ssh"))
         for key in ("root", "volume"):
             value = getattr(host, key)
             if value and not value.startswith(("/", "~/")):
@@ -193,6 +194,16 @@ class _Reader:
                     (*at, key), f"hosts.{name}.{key} = {show(value)} is not allowed", "It takes a path from / or ~/"
                 )
         return host
+
+    def target(self, ssh: str, at: tuple[str, ...]) -> None:
+        from remote.errors import HostConfigError
+        from remote.resolve import split_target
+
+        try:
+            split_target(ssh)
+        except HostConfigError as error:
+            said, remedy = error.message.rstrip("."), error.remedy.rstrip(".")
+            raise self.error(at, f"{'.'.join(at)}: {said}", remedy) from None
 
     def run(
         self, name: str, raw: Mapping[str, Any], hosts: Mapping[str, HostConfig], services: Mapping[str, Any]

@@ -94,12 +94,14 @@ async def resolve(spec: HostSpec) -> Resolved:
 def split_target(text: str) -> tuple[str, str, int]:
     """``[user@]host[:port]`` -> (user or "", host, port or 0); IPv6 as ``::1`` or ``[::1]:22``. HostConfigError."""
     user, at, rest = text.strip().rpartition("@")
-    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?", rest) or re.fullmatch(r"([^:]+)(?::(\d+))?", rest)
+    match = re.fullmatch(r"\[([^\]]+)\](?::([0-9]{1,9}))?", rest) or re.fullmatch(r"([^:]+)(?::([0-9]{1,9}))?", rest)
     host, port = (match[1], int(match[2] or 0)) if match else (rest, 0)
     if host.startswith("-") or user.startswith("-"):
         raise HostConfigError(f"{text!r} starts with '-', which ssh would take for an option.", "Check the host name.")
-    if not _HOST.fullmatch(host) or (at and not _USER.fullmatch(user)) or port > 65535:
+    if not _HOST.fullmatch(host) or (at and not _USER.fullmatch(user)):
         raise HostConfigError(f"{text!r} is not a host.", "Write [user@]host[:port], or an alias of ~/.ssh/config.")
+    if match and match[2] and not 1 <= port <= 65535:
+        raise HostConfigError(f"{text!r} has the port {port}.", "Ports are 1 to 65535.")
     return user, host, port
 
 

@@ -57,6 +57,15 @@ def _size(text: str, option: str) -> int:
 def _of_run(args: argparse.Namespace) -> int:
     from console.command.session import ask_host, find_run
 
+    sizes = {"--samples": args.samples, "--mean-tokens": args.mean_tokens, "--volume": args.volume}
+    sizes |= {"--verifier": args.verifier, "--hidden-size": args.hidden_size, "--reserve": args.reserve}
+    given = [name for name, value in {**sizes, "--length": args.length}.items() if value]
+    if given:
+        raise Refusal(
+            f"The budget of a run is that of its plan; {', '.join(given)} can't be given with it.",
+            f"Leave {'it' if len(given) == 1 else 'them'} out, or change the plan with `eagledeck set`.",
+            status=2,
+        )
     target = find_run(args)
     reply = ask_host(target, args.accept_host_key, "budget", run=target.run)
     lines = reply.pop("lines", [])

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 from console.command.session import run_async
-from console.config import state_folder
 from console.demo.prepare import check_installed, set_up
-from console.demo.settings import Place
+from console.demo.settings import Place, default_place
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -20,10 +19,10 @@ def demo(args: argparse.Namespace) -> int:
     headless = args.headless or args.json or not (sys.stdin.isatty() and sys.stdout.isatty())
     throwaway = headless and not args.keep
     if throwaway:
-        folder = Path(tempfile.mkdtemp(prefix="eagledeck-demo-"))
+        place = Place(Path(tempfile.mkdtemp(prefix="eagledeck-demo-")))
     else:
-        folder = Path(args.keep).expanduser().resolve() if args.keep else state_folder() / "demo"
-    prepared = set_up(Place(folder), args.verifier, args.samples, args.fresh)
+        place = Place(Path(args.keep).expanduser().resolve()) if args.keep else default_place()
+    prepared = set_up(place, args.verifier, args.samples, args.fresh)
     began = time.monotonic()  # what the verifier's first download took belongs to the installation
     if headless:
         from console.demo.headless import run_headless
@@ -33,4 +32,4 @@ def demo(args: argparse.Namespace) -> int:
     gc.set_threshold(50_000, 20, 20)  # as `open` does, for the first frame
     from console.demo.interactive import run_console
 
-    return run_async(run_console(prepared, keep=args.keep))
+    return run_async(run_console(prepared))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 from console import format as shown
 from console.command.refusal import Refusal
 from console.command.session import connected, find_where, run_async
+from console.command.set import change_lines, change_plan
+from pipeline.config import Plan, set_values
 
 if TYPE_CHECKING:
     from remote.link import Link
@@ -22,25 +25,33 @@ DRAFTER = "deploy/current/drafter-eagle3"
 
 
 def put(args: argparse.Namespace) -> int:
-    target = find_where(args)
     local = Path(args.local)
+    if not local.is_file():
+        what = "is no file" if local.exists() else "is not there"
+        raise Refusal(f"{local} {what}.", "`eagledeck put` takes one file of this machine.")
+    target = find_where(args)
     remote = args.remote or f"{UPLOADS}/{local.name}"
     if remote.endswith("/"):
         remote += local.name
     if args.key and not target.run:
         raise Refusal(f"--as {args.key} changes a plan, and {args.where} is a host.", "Name a run.", 2)
 
-    async def work() -> Transferred:
+    async def work() -> tuple[Transferred, list[str]]:
         from remote.transfer import put
 
         async with connected(target.state, target.host, args.accept_host_key) as link:
+            if args.key:  # a key that isn't there is said before the file travels
+                set_values(Plan.from_json(await link.request("plan", run=target.run)), {args.key: remote})
             done = await put(link, local, remote, _Progress(local.name))
+            said = [f"{done.path}  {shown.si_bytes(done.size)}  on {target.host.name}"]
             if args.key:
-                await link.request("set", run=target.run, changes={args.key: done.path}, note=f"put {local.name}")
-            return done
+                changes = {args.key: done.path}
+                changed = await change_plan(link, target.run, changes, f"put {local.name}")
+                said += change_lines(target, args.where, changes, changed)
+            return done, said
 
-    done = run_async(work())
-    _tell(args, [done], f"on {target.host.name}")
+    done, said = run_async(work())
+    _tell(args, [done], "\n".join(said))
     return 0
 
 
@@ -54,8 +65,20 @@ def fetch(args: argparse.Namespace) -> int:
         async with connected(target.state, target.host, args.accept_host_key) as link:
             return await _fetch_all(link, remote, Path(args.local))
 
-    _tell(args, run_async(work()), "here")
+    files = run_async(work())
+    _tell(args, files, _arrived(files))
     return 0
+
+
+def _arrived(files: list[Transferred]) -> str:
+    """What came and where it lies; of several files the folder once, and their paths in it."""
+    if not files:
+        return "There is no file in it."
+    home = Path(os.path.commonpath([file.path for file in files])).resolve()
+    if len(files) == 1:
+        return f"{home}  {shown.si_bytes(files[0].size)}"
+    rows = [f"  {Path(file.path).resolve().relative_to(home)}  {shown.si_bytes(file.size)}" for file in files]
+    return "\n".join([f"{home}  {len(files)} files, {shown.si_bytes(sum(file.size for file in files))}", *rows])
 
 
 async def _fetch_all(link: Link, remote: str, folder: Path) -> list[Transferred]:
@@ -70,7 +93,10 @@ async def _fetch_all(link: Link, remote: str, folder: Path) -> list[Transferred]
         )
     if found["more"]:
         raise Refusal(f"{found['path']} holds more files than one fetch takes.", "Fetch its parts.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"{folder} can't be a folder: {error.strerror}.", "Name another with --to.") from None
     if found["kind"] == "file":
         return [await fetch(link, remote, folder, _Progress(PurePosixPath(remote).name))]
     done = []
@@ -97,10 +123,9 @@ class _Progress:
             print(f"\r{text:<78}", end="\n" if done >= total else "", file=sys.stderr, flush=True)
 
 
-def _tell(args: argparse.Namespace, files: list[Transferred], where: str) -> None:
+def _tell(args: argparse.Namespace, files: list[Transferred], said: str) -> None:
     if args.json:
         rows = [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in files]
         print(json.dumps({"files": rows}, indent=2))
-        return
-    for file in files:
-        print(f"{file.path}  {shown.si_bytes(file.size)}  {where}")
+    else:
+        print(said)

@@ -77,7 +77,7 @@ def init(args: argparse.Namespace) -> int:
         print(json.dumps({"created": target.run, "host": target.host.name}))
     else:
         print(f"Made run {target.run} on {target.host.name}.")
-        print(f"`eagledeck start {target.run}` starts it; `eagledeck {target.run}` opens the console.")
+        print(f"`eagledeck start {target.run}` starts it; `eagledeck open {target.run}` shows it.")
     return 0
 
 
@@ -89,5 +89,9 @@ def _write_template(path: Path, as_json: bool) -> int:
         raise Refusal(f"{path} is there already.", "`eagledeck init RUN` makes one of its runs on its host.") from None
     except OSError as error:
         raise Refusal(f"{path} can't be written: {error.strerror}.", "Choose another folder.") from None
-    print(json.dumps({"written": str(path)}) if as_json else f"Wrote {path}. Edit it, then `eagledeck init first`.")
+    print(
+        json.dumps({"written": str(path)})
+        if as_json
+        else f"Wrote {path}. Edit it, then `eagledeck init first` makes its run."
+    )
     return 0

@@ -50,9 +50,8 @@ class _Logs:
     async def show(self) -> int:
         args = self.args
         if args.service:
+            await self._known_service()
             self.source = {"service": args.service}
-        elif args.attempt and args.stage:
-            self.source = {"stage": args.stage, "attempt": args.attempt}
         else:
             await self._first_source()
         if self.source is None and not args.follow:
@@ -64,6 +63,12 @@ class _Logs:
         while args.follow:
             await self._go_on()
         return 0
+
+    async def _known_service(self) -> None:
+        services = table(table(await self.link.request("plan", run=self.run)).get("services"))
+        if self.args.service not in services:
+            there = f"Its services: {', '.join(services) or 'none'}."
+            raise Refusal(f"{self.run} has no service {self.args.service}.", there)
 
     async def _first_source(self) -> None:
         self.link.subscribe(self._on_push)
@@ -77,6 +82,11 @@ class _Logs:
         if named is not None and named.attempt is None:
             raise Refusal(f"{named.name} of {self.run} has no log yet.", f"`eagledeck start {self.run}` starts it.")
         if stage is not None:
+            if self.args.attempt and stage.attempt and self.args.attempt > stage.attempt:
+                raise Refusal(
+                    f"{stage.name} of {self.run} has no attempt {self.args.attempt}.",
+                    f"Its newest is {stage.attempt}; --stage names another stage.",
+                )
             self.source = {"stage": stage.name, "attempt": self.args.attempt or stage.attempt}
 
     def _on_push(self, name: str, data: Mapping[str, Any]) -> None:

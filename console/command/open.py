@@ -34,12 +34,15 @@ async def _console(target: Target, accept_host_key: str | None) -> int:
     gc.set_threshold(50_000, 20, 20)
     from console.collector import Collector
     from console.command.opening import Opening
+    from console.demo.server import at_hand
 
     async with AsyncExitStack() as stack:
-        link = make_link(target.state, target.host, accept_host_key)
+        host, up = at_hand(target.state, target.host)
+        link = make_link(target.state, host, accept_host_key)
         collector = await stack.enter_async_context(Collector(link, target.run))
 
         async def connect(_: Opening) -> None:
+            await stack.enter_async_context(up)
             link.viewer = True
             await stack.enter_async_context(link)
 

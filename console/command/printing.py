@@ -19,8 +19,9 @@ def status_lines(snapshot: Snapshot) -> list[str]:
         f"plan {shown.full_count(snapshot.plan_revision)}"
     ]
     lines += [f"  {stage_line(stage)}" for stage in snapshot.stages]
-    samples = f"samples {shown.full_count(snapshot.samples)} of {shown.full_count(snapshot.samples_target)}"
-    lines.append(f"{samples}   tokens {shown.full_count(snapshot.tokens)}")
+    lines.append(
+        f"samples {_samples(snapshot.samples, snapshot.samples_target)}   tokens {shown.full_count(snapshot.tokens)}"
+    )
     training, validation = (last_value(snapshot.curves, f"{split}/loss") for split in ("train", "val"))
     if training is not None or snapshot.acceptance_length is not None:
         lines.append(
@@ -48,6 +49,13 @@ def status_lines(snapshot: Snapshot) -> list[str]:
     if snapshot.budget is not None and snapshot.budget.text:
         lines.append(f"budget {snapshot.budget.text}")
     return lines
+
+
+def _samples(there: int | None, target: int | None) -> str:
+    """`720 of 10,000`; more than the plan asks for are what a plan before it asked for."""
+    if there is not None and target is not None and there > target:
+        return f"{shown.full_count(there)} (the plan asks for {shown.full_count(target)})"
+    return f"{shown.full_count(there)} of {shown.full_count(target)}"
 
 
 def stage_line(stage: StageView) -> str:

@@ -1,14 +1,18 @@
-"""The verbs that act on a run: start, stop, resume, restart, kill, set. The host does the work; none has to stay."""
+"""The verbs that act on a run: start, stop, resume, restart, kill. The host does the work; none has to stay."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import time
 from typing import Any
 
+from console import format as shown
 from console.command.refusal import Refusal
-from console.command.session import Target, ask_host, connected, find_run, run_async
+from console.command.session import ask_host, connected, find_run, run_async, run_section
+from console.command.set import change_lines, change_plan
+from console.snapshot import StageView
+from console.views import stage_views
 
 
 def start(args: argparse.Namespace) -> int:
@@ -20,19 +24,46 @@ def start(args: argparse.Namespace) -> int:
         async with connected(target.state, target.host, args.accept_host_key) as link:
             if args.verifier:
                 changes = {"verifier.path": args.verifier}
-                await link.request("set", run=target.run, changes=changes, note="start --verifier")
+                done = await change_plan(link, target.run, changes, "start --verifier")
+                print("\n".join(change_lines(target, args.run, changes, done)), flush=True)
             reply = await link.request("start", run=target.run, **asked)
             return isinstance(reply, dict) and reply.get("already") is True
 
     if run_async(work()):
         print(f"{target.run} on {target.host.name} is running already.")
         return 0
-    print(f"Started {target.run} on {target.host.name}; nothing here has to stay. `eagledeck {args.run}` looks in.")
+    print(
+        f"Started {target.run} on {target.host.name}; nothing here has to stay. `eagledeck open {args.run}` looks in."
+    )
     return 0
 
 
 def stop(args: argparse.Namespace) -> int:
-    return _act(args, "stop", "was asked to save and stop")
+    target = find_run(args)
+    asked = {"stage": args.stage} if args.stage else {}
+
+    async def work() -> tuple[list[StageView], float]:
+        async with connected(target.state, target.host, args.accept_host_key) as link:
+            stages = stage_views(await run_section(link, target.run))
+            at_work = [one for one in stages if args.stage in (None, one.name) and one.state in ("RUNNING", "STOPPING")]
+            await link.request("stop", run=target.run, **asked)
+            return at_work, time.time() + (link.state.skew_s or 0.0)
+
+    at_work, now = run_async(work())
+    if at_work and all(stage.state == "STOPPING" for stage in at_work):
+        for stage in at_work:
+            print(_stopping(stage, target.host.name, args.run, now))
+    else:
+        print(f"{args.stage or target.run} on {target.host.name} was asked to save and stop.")
+    return 0
+
+
+def _stopping(stage: StageView, host: str, run: str, now: float) -> str:
+    """A stage that was asked before; `now` is the host's wall clock in seconds."""
+    since = f": it was asked {shown.age(now - stage.stop_since)}" if stage.stop_since else ""
+    grace = f", and is ended by force {shown.duration(stage.stop_grace_s)} after that" if stage.stop_grace_s else ""
+    kill = f"`eagledeck kill {run}` ends it at once; what it has not saved is lost."
+    return f"{stage.name} on {host} is stopping already{since}{grace if since else ''}. {kill}"
 
 
 def resume(args: argparse.Namespace) -> int:
@@ -71,27 +102,3 @@ def _act(args: argparse.Namespace, op: str, done: str, **more: str) -> int:
     ask_host(target, args.accept_host_key, op, run=target.run, **stage, **more)
     print(f"{args.stage or target.run} on {target.host.name} {done}.")
     return 0
-
-
-def set_plan(args: argparse.Namespace) -> int:
-    target = find_run(args)
-    changes = dict(_change(text) for text in args.changes)
-    note = args.note or f"eagledeck set {' '.join(args.changes)}"
-    plan = ask_host(target, args.accept_host_key, "set", run=target.run, changes=changes, note=note)
-    _print_plan(target, plan, changes, args.json)
-    return 0
-
-
-def _change(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise Refusal(f"{text} is no change.", "Write KEY=VALUE, such as `generate.max_samples=10000`", 2)
-    return key.strip(), value.strip()
-
-
-def _print_plan(target: Target, plan: dict[str, Any], changes: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(plan, indent=2))
-        return
-    said = ", ".join(f"{key} = {value}" for key, value in changes.items())
-    print(f"{target.run} on {target.host.name}: {said} (plan {plan.get('revision', '—')}).")

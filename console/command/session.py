@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import difflib
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from remote.link import Link
 
 CONNECT_S = 60.0
+SECTION_S = 15.0
 _LOG_BYTES = 1 << 20
 
 Result = TypeVar("Result")
@@ -41,9 +42,13 @@ class Target:
 def read_config(args: argparse.Namespace) -> Config:
     config = load_config(find_config(args.config))
     if config.path is None:
+        from console.demo.settings import default_place
+
+        demo = default_place().config
+        other = f"that of the demo is taken with --config {demo}" if demo.is_file() else "`eagledeck demo` needs none"
         raise Refusal(
             f"There is no {FILE} here, and none in the user configuration.",
-            "`eagledeck init` writes one to start from; `eagledeck demo` needs none.",
+            f"`eagledeck init` writes one to start from; {other}.",
         )
     return config
 
@@ -56,11 +61,11 @@ def find_run(args: argparse.Namespace) -> Target:
         return Target(config, find_host(config, host), run, None)
     found = config.runs.get(args.run)
     if found is None:
-        near = difflib.get_close_matches(args.run, config.runs, n=1)
+        near = difflib.get_close_matches(args.run, [*config.runs, *args.instead_of], n=1)
         hint = f"Did you mean {near[0]}? " if near else ""
         raise Refusal(
-            f"{args.run} is neither a verb nor a run of {config.path}.",
-            f"{hint}Its runs: {', '.join(config.runs) or 'none'}. A run that it doesn't describe is named HOST:RUN.",
+            f"{args.run} is {'neither a verb nor a' if args.instead_of else 'no'} run of {config.path}.",
+            f"{hint}Its runs: {_names(config.runs)}. A run that it doesn't describe is named HOST:RUN.",
         )
     return Target(config, config.hosts[found.host], found.name, found)
 
@@ -70,14 +75,25 @@ def find_where(args: argparse.Namespace) -> Target:
     config = read_config(args)
     if args.where in config.hosts and args.where not in config.runs:
         return Target(config, config.hosts[args.where], "", None)
+    if ":" not in args.where and args.where not in config.runs:
+        near = difflib.get_close_matches(args.where, [*config.hosts, *config.runs], n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise Refusal(
+            f"{args.where} is neither a host nor a run of {config.path}.",
+            f"{hint}Its hosts: {_names(config.hosts)}. Its runs: {_names(config.runs)}.",
+        )
     args.run = args.where
     return find_run(args)
 
 
 def find_host(config: Config, name: str) -> HostConfig:
     if name not in config.hosts:
-        raise Refusal(f"{config.path} has no host {name}.", f"Its hosts: {', '.join(config.hosts) or 'none'}.")
+        raise Refusal(f"{config.path} has no host {name}.", f"Its hosts: {_names(config.hosts)}.")
     return config.hosts[name]
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(found) or "none"
 
 
 def make_link(config: Config, host: HostConfig, accept_host_key: str | None = None) -> Link:
@@ -94,9 +110,11 @@ def make_link(config: Config, host: HostConfig, accept_host_key: str | None = No
 @asynccontextmanager
 async def connected(config: Config, host: HostConfig, accept_host_key: str | None) -> AsyncIterator[Link]:
     """A link that is LIVE. Raises RemoteError when it can't be made; an unknown host key is asked about."""
+    from console.demo.server import at_hand
     from remote.link import Kind
 
-    async with make_link(config, host, accept_host_key) as link:
+    host, up = at_hand(config, host)
+    async with up, make_link(config, host, accept_host_key) as link:
         try:
             await require_live(link)
         except HostKeyUnknown as error:
@@ -122,6 +140,25 @@ async def require_live(link: Link) -> None:
         raise RemoteError(f"{link.spec.alias} did not answer within {CONNECT_S:.0f} s.", "Try again.") from None
     if state.kind is not Kind.LIVE:
         raise state.error or RemoteError(f"{link.spec.alias}: {state.message}", state.remedy)
+
+
+async def run_section(link: Link, run: str) -> Mapping[str, Any]:
+    """What the host says about a run now: the section of a push. Raises RemoteError."""
+    said: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+
+    def take(name: str, data: Mapping[str, Any]) -> None:
+        if name == "run" and data.get("run") == run and not said.done():
+            said.set_result(data)
+
+    forget = link.subscribe(take)
+    try:
+        async with asyncio.timeout(SECTION_S):
+            await link.watch(run)
+            return await said
+    except TimeoutError:
+        raise RemoteError(f"{link.spec.alias} says nothing about {run}.", "Try again.") from None
+    finally:
+        forget()
 
 
 def _confirm(error: HostKeyUnknown, accept: str | None) -> None:

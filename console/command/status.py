@@ -5,19 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from console.collector import Collector
 from console.command.printing import status_json, status_lines
 from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_host, find_run, read_config, run_async
 from console.config import Config, HostConfig
+from console.snapshot import Snapshot
 from remote.errors import RemoteError
+
+if TYPE_CHECKING:
+    from remote.link import Link
 
 
 def status(args: argparse.Namespace) -> int:
     if args.run is None:
         return _hosts(args)
+    if args.host:
+        raise Refusal("--host lists all runs of a host.", "Leave RUN or --host out; HOST:RUN names a run on a host.", 2)
     target = find_run(args)
     return run_async(_run(target, args))
 
@@ -29,11 +35,23 @@ async def _run(target: Target, args: argparse.Namespace) -> int:
     ):
         await collector.filled()
         snapshot = collector.snapshot
-    if not snapshot.stages:
-        message = snapshot.conductor.message or f"{target.host.name} says nothing about {target.run}."
-        raise RemoteError(message, f"`eagledeck init {target.run}` makes the run.")
+        if not snapshot.stages:
+            raise await _not_there(link, target, snapshot)
     print(json.dumps(status_json(snapshot), indent=2) if args.json else "\n".join(status_lines(snapshot)))
     return 0
+
+
+async def _not_there(link: Link, target: Target, snapshot: Snapshot) -> Exception:
+    """Why the host tells nothing about the run: mostly because it is only in the file."""
+    rows = await link.request("runs")
+    if any(row.get("name") == target.run for row in rows):
+        said = snapshot.conductor.message or f"{target.host.name} says nothing about {target.run}."
+        return RemoteError(said, snapshot.conductor.remedy)
+    if target.config is not None:
+        remedy = f"`eagledeck init {target.run}` makes it."
+    else:
+        remedy = f"`eagledeck status --host {target.host.name}` lists those there are."
+    return RemoteError(f"There is no run {target.run} on {target.host.name} yet.", remedy)
 
 
 def _hosts(args: argparse.Namespace) -> int:

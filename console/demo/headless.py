@@ -17,6 +17,7 @@ from console.collector import Collector
 from console.command.session import make_link
 from console.demo.prepare import Demo, another, is_finished, make_run
 from console.demo.report import ENDED, Outcome, outcome_json, stage_line, table_lines
+from console.demo.returning import ways_back, what_is_kept
 from console.demo.server import ssh_server
 from console.demo.settings import HOST
 from remote.errors import RemoteError
@@ -50,6 +51,8 @@ async def run_headless(demo: Demo, began: float, throwaway: bool, json_file: Pat
         return 1
     if throwaway:
         shutil.rmtree(demo.place.folder, ignore_errors=True)
+    else:
+        print("\n".join(["", *what_is_kept(demo)]))
     return 0
 
 
@@ -141,4 +144,4 @@ def _tell_failure(outcome: Outcome, demo: Demo) -> None:
     if outcome.snapshot.log:
         print(f"The end of the log of {outcome.snapshot.log_source}:", file=sys.stderr)
         print("\n".join(f"  {line}" for line in outcome.snapshot.log[-LOG_LINES:]), file=sys.stderr)
-    print(f"The run is kept in {demo.place.root / outcome.run}.", file=sys.stderr)
+    print("\n".join([f"The run is kept in {demo.place.root / outcome.run}.", *ways_back(demo)]), file=sys.stderr)

@@ -9,13 +9,13 @@ from console.collector import Collector
 from console.command.opening import Opening
 from console.command.session import make_link
 from console.demo.prepare import Demo, is_finished, make_run
+from console.demo.returning import again, ways_back
 from console.demo.server import ssh_server
 from console.demo.settings import HOST
 
 
-async def run_console(demo: Demo, keep: str | None) -> int:
+async def run_console(demo: Demo) -> int:
     """Until the person detaches; the run goes on. A failure to prepare ends the console and is raised."""
-    again = f"eagledeck demo --keep {keep}" if keep else "eagledeck demo"
     async with AsyncExitStack() as stack:
         link = make_link(demo.config, demo.config.hosts[HOST])
         collector = await stack.enter_async_context(Collector(link, demo.choice.run))
@@ -25,8 +25,8 @@ async def run_console(demo: Demo, keep: str | None) -> int:
             link.viewer = True
             await stack.enter_async_context(link)
             if not await make_run(link, demo) and await is_finished(link, demo):
-                app.notify(f"This run is finished. Leave with q; `{again} --fresh` makes a new one.", timeout=20)
+                app.notify(f"This run is finished. Leave with q; `{again(demo)} --fresh` makes a new one.", timeout=20)
 
         await Opening(collector, prepare).show()
-    print(f"`{again}` comes back to it; `{again} --fresh` makes a new run.", file=sys.stderr)
+    print("\n".join(ways_back(demo)), file=sys.stderr)
     return 0

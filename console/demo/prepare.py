@@ -53,7 +53,10 @@ def check_installed() -> None:
 
 
 def set_up(place: Place, verifier: str, samples: int | None, fresh: bool) -> Demo:
-    """The demo of a folder: the run it had, or the first or next one. Writes its configuration."""
+    """The demo of a folder: the run it had, or the first or next one. Writes its configuration.
+
+    Another number of samples than the run was made with makes the next one.
+    """
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     place.volume.mkdir(exist_ok=True)
     memory = _read(place)
@@ -61,31 +64,45 @@ def set_up(place: Place, verifier: str, samples: int | None, fresh: bool) -> Dem
     known = memory.get("runs")
     runs: dict[str, Any] = known if isinstance(known, dict) else {}
     run = str(runs.get(verifier) or recipe.run)
-    if fresh and verifier in runs:
-        run = _next_name(run)
+    made = _samples(memory).get(run, recipe.samples)
+    if verifier in runs and (fresh or samples not in (None, made)):
+        run, made = _next_name(run), recipe.samples
     port = memory.get("ssh_port")
     choice = Choice(
         recipe=recipe,
         run=run,
-        samples=samples or recipe.samples,
+        samples=samples or made,
         verifier=str(_verifier_folder(verifier)),
         python=sys.executable,
         user=_user(),
         ssh_port=free_port(port if isinstance(port, int) else 0),
     )
-    _replace(place.memory, json.dumps({"runs": {**runs, verifier: run}, "ssh_port": choice.ssh_port}, indent=2))
-    _replace(place.config, config_text(place, choice))
-    return Demo(place, choice, load_config(place.config))
+    return _remembered(place, verifier, choice, memory)
 
 
 def another(demo: Demo) -> Demo:
     """The same demo with a new run."""
     verifier = next(name for name, recipe in RECIPES.items() if recipe is demo.choice.recipe)
     choice = replace(demo.choice, run=_next_name(demo.choice.run))
-    memory = _read(demo.place)
-    _replace(demo.place.memory, json.dumps({**memory, "runs": {**memory["runs"], verifier: choice.run}}, indent=2))
-    _replace(demo.place.config, config_text(demo.place, choice))
-    return Demo(demo.place, choice, load_config(demo.place.config))
+    return _remembered(demo.place, verifier, choice, _read(demo.place))
+
+
+def _remembered(place: Place, verifier: str, choice: Choice, memory: dict[str, Any]) -> Demo:
+    runs = memory.get("runs")
+    memory = {
+        "runs": {**(runs if isinstance(runs, dict) else {}), verifier: choice.run},
+        "samples": {**_samples(memory), choice.run: choice.samples},
+        "ssh_port": choice.ssh_port,
+    }
+    _replace(place.memory, json.dumps(memory, indent=2))
+    _replace(place.config, config_text(place, choice))
+    return Demo(place, choice, load_config(place.config))
+
+
+def _samples(memory: dict[str, Any]) -> dict[str, int]:
+    """What each run of a demo was made with."""
+    found = memory.get("samples")
+    return {name: count for name, count in found.items() if isinstance(count, int)} if isinstance(found, dict) else {}
 
 
 async def make_run(link: Link, demo: Demo) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from console import format as shown
+from console.demo.counting import counts_text, many
 from console.snapshot import Snapshot, StageView
 
 ENDED = frozenset({"DONE", "FAILED", "KILLED", "STOPPED", "INTERRUPTED", "LOST"})
@@ -31,19 +32,11 @@ class Outcome:
 
 
 def stage_line(stage: StageView) -> str:
-    """`extract    DONE   640 sequences, 84,120 tokens   12s`."""
+    """`extract    DONE   12s   640 sequences, 84,120 tokens`."""
     said = f"   {shown.sentence(stage.message, stage.remedy)}".rstrip() if stage.state != "DONE" else ""
-    return f"{stage.name:<9}  {stage.state:<11}  {shown.duration(stage.elapsed_s):>6}   {_counts(stage)}{said}"
-
-
-def _counts(stage: StageView) -> str:
     return (
-        ", ".join(f"{_value(value)} {name.replace('_', ' ')}" for name, value in stage.counts.items()) or shown.UNKNOWN
+        f"{stage.name:<9}  {stage.state:<11}  {shown.duration(stage.elapsed_s):>6}   {counts_text(stage.counts)}{said}"
     )
-
-
-def _value(value: float) -> str:
-    return shown.full_count(value) if float(value).is_integer() else shown.number(value)
 
 
 def table_lines(outcome: Outcome) -> list[str]:
@@ -51,18 +44,19 @@ def table_lines(outcome: Outcome) -> list[str]:
     report = outcome.report
     agreement, speed = report.get("greedy_agreement") or {}, report.get("tokens_per_s") or {}
     rates = report.get("rate_by_position") or []
-    alike = [shown.full_count(agreement.get(name)) for name in ("identical", "prompts", "near_ties", "different")]
+    alike = [shown.full_count(agreement.get(name)) for name in ("identical", "prompts", "different")]
+    near = many(agreement.get("near_ties"), "near ties")
     plain, drafted = speed.get("plain"), speed.get("drafted")
     gain = f" ({drafted / plain:.2f} times)" if plain and drafted else ""
     rows = [
         *(
-            (stage.name, f"{shown.duration(stage.elapsed_s):>6}   {_counts(stage)}")
+            (stage.name, f"{shown.duration(stage.elapsed_s):>6}   {counts_text(stage.counts)}")
             for stage in outcome.snapshot.stages
         ),
         ("total", f"{shown.duration(outcome.total_s):>6}"),
         ("acceptance length", shown.number(report.get("acceptance_length"))),
         ("rate by position", "  ".join(shown.number(rate) for rate in rates) or shown.UNKNOWN),
-        ("greedy agreement", "{} of {} identical, {} near ties, {} different".format(*alike)),
+        ("greedy agreement", "{} of {} identical, {near}, {} different".format(*alike, near=near)),
         ("tokens/s", f"{shown.number(plain, 1)} plain, {shown.number(drafted, 1)} with the drafter{gain}"),
     ]
     width = max(len(name) for name, _ in rows)

@@ -8,10 +8,12 @@ import json
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from console.command.refusal import Refusal
+from console.config import Config, HostConfig
 from console.demo.settings import HOST, Place
 from remote.hostkeys import HostKey, HostKeyStore
 
@@ -31,6 +33,19 @@ def free_port(preferred: int = 0) -> int:
     raise Refusal("No port of the loopback is free.", "Close what listens there.")
 
 
+def at_hand(config: Config, host: HostConfig) -> tuple[HostConfig, AbstractAsyncContextManager[None]]:
+    """The host as one command reaches it, and what has to be open meanwhile: for any host but the demo's, nothing.
+
+    The demo's host is up only while it is served, and a server that another command has opened goes with that one. So
+    each command brings its own, on a port that nobody else knows.
+    """
+    folder = config.path.resolve().parent if config.path is not None else None
+    if folder is None or host.name != HOST or not Place(folder).memory.is_file():
+        return host, nullcontext()
+    port = free_port()
+    return replace(host, port=port), ssh_server(Place(folder), port)
+
+
 @asynccontextmanager
 async def ssh_server(place: Place, port: int) -> AsyncIterator[None]:
     """Serves on 127.0.0.1:port until the end; what was started through it goes on. Raises Refusal."""
@@ -38,7 +53,8 @@ async def ssh_server(place: Place, port: int) -> AsyncIterator[None]:
     log = place.folder / LOG
     # -P: a `remote.py` of the current folder must not stand in for ours.
     command = [sys.executable, "-P", "-m", "remote.loopback", "--state", str(place.server), "--port", str(port)]
-    with log.open("wb") as errors:
+    with log.open("ab") as errors:  # a command's server writes beside the console's
+        before = errors.tell()
         child = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -47,7 +63,7 @@ async def ssh_server(place: Place, port: int) -> AsyncIterator[None]:
             start_new_session=True,
         )
     try:
-        _pin(place, await _address(child, log))
+        _pin(place, await _address(child, log, before))
         yield
     finally:
         assert child.stdin is not None
@@ -60,14 +76,14 @@ async def ssh_server(place: Place, port: int) -> AsyncIterator[None]:
             await child.wait()
 
 
-async def _address(child: asyncio.subprocess.Process, log: Path) -> dict[str, str]:
+async def _address(child: asyncio.subprocess.Process, log: Path, before: int) -> dict[str, str]:
     assert child.stdout is not None
     try:
         async with asyncio.timeout(START_S):
             line = await child.stdout.readline()
         address = json.loads(line)
     except (TimeoutError, ValueError):
-        said = log.read_text("utf-8", "replace").strip().splitlines()
+        said = log.read_bytes()[before:].decode("utf-8", "replace").strip().splitlines()
         raise Refusal(
             f"The demo's SSH server did not start: {said[-1] if said else 'it said nothing'}", f"Its log is {log}."
         ) from None

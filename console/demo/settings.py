@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from console.config import state_folder
+
 HOST = "container"
 """What the demo's host is called on screen; it is this machine."""
 QUIET = {"GOMP_SPINCOUNT": "10000"}
@@ -108,6 +110,11 @@ class Place:
     @property
     def root(self) -> Path:
         return self.volume / "eagledeck"
+
+
+def default_place() -> Place:
+    """Where the demo is unless --keep names another folder."""
+    return Place(state_folder() / "demo")
 
 
 @dataclass(frozen=True)

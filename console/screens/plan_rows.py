@@ -16,7 +16,7 @@ from console.snapshot import StageView
 from console.widgets.looks import ACTIVE
 from pipeline.config import LIVE, STAGES, Plan, set_values
 from pipeline.fields import expected, size_text
-from pipeline.rundir.lineage import fingerprint_params, inputs_needed
+from pipeline.rundir.lineage import fingerprint_params, inputs_needed, shaping_params, targets
 
 FIRST = "generate.max_samples"
 """Where the list stands at first: the parameter that is changed most."""
@@ -87,6 +87,14 @@ class Effect:
     live: tuple[str, ...]
 
 
+def _goes_on(plan: Plan, new: Plan, view: StageView | None) -> bool:
+    """Whether an unfinished output is continued under the new plan: only how much it is to hold has changed."""
+    if view is None or not view.resumable:
+        return False
+    old, now = shaping_params(plan, view.name), shaping_params(new, view.name)
+    return all(old[name] == now[name] for name in now.keys() - targets(new, view.name))
+
+
 def effect_of(plan: Plan, changes: Mapping[str, object], stages: Sequence[StageView]) -> Effect:
     """Raises pipeline.fields.ConfigError when a key or a value is refused."""
     new = set_values(plan, changes)
@@ -97,6 +105,8 @@ def effect_of(plan: Plan, changes: Mapping[str, object], stages: Sequence[StageV
     for name in STAGES:
         own = fingerprint_params(plan, name) != fingerprint_params(new, name)
         if own and name in running and _only_live(name, changes):
+            own = False
+        if own and _goes_on(plan, new, views.get(name)):
             own = False
         lender = plan.stages[name].from_run != new.stages[name].from_run
         if own or lender or any(source in moved for source in inputs_needed(new, name)):

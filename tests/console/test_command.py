@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from console.command import main
+from console.config import parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = ("demo", "init", "open", "status", "start", "stop", "resume", "kill", "restart", "set")
@@ -138,6 +141,69 @@ def test_a_word_that_is_neither_verb_nor_run_is_answered_with_the_nearest(shell:
     assert "HOST:RUN" in said.stderr
     assert "no host nowhere" in shell("status", "nowhere:r1").stderr
     assert "needs a terminal" in shell("first").stderr
+
+
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_readme_goes_on_from_the_file_that_init_writes(shell: Shell) -> None:
+    shell("init")
+    written = (shell.folder / "eagledeck.toml").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    ours, theirs = parse_config(written, Path("a")), tomllib.loads(shown)
+    assert (list(theirs["hosts"]), list(theirs["runs"])) == (list(ours.hosts), list(ours.runs))
+    for line in shown.splitlines():
+        if line and not line.startswith("["):
+            assert re.search(rf"^(# )?{line.partition(' =')[0]} =", written, re.MULTILINE), line
+    host, run = *ours.hosts, *ours.runs
+    for command in (f"put {host} prompts.jsonl", f"init {run}", run, f"fetch {run}"):
+        assert f"\neagledeck {command} " in README
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "budget"])
+def test_the_readme_names_every_option_of_a_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    options = set(re.findall(r"(?<=[ \[])--[a-z-]+", capsys.readouterr().out.partition("\n\n")[0]))
+    names = r"\[open\]" if verb == "open" else verb
+    rows = [line for line in README.splitlines() if re.match(rf"\| `eagledeck {names}\b|\| `eagledeck {names}", line)]
+    assert rows, verb
+    everywhere = {"--help", "--accept-host-key"} | (set() if verb == "demo" else {"--json"})
+    assert [option for option in options - everywhere if f"`{option}" not in rows[0] and option != "--lines"] == []
+
+
+def test_words_that_are_nearly_a_verb_and_options_that_would_be_ignored(shell: Shell) -> None:
+    shell("init")
+    assert "Did you mean status?" in shell("statsu").stderr
+    assert "fisrt is no run of" in shell("stop", "fisrt").stderr
+    for words in (("budget", "first", "--samples", "5"), ("status", "first", "--host", "gpu")):
+        said = shell(*words)
+        assert (said.returncode, f"{words[-2]} " in said.stderr) == (2, True)
+
+
+def test_a_verb_never_loads_textual(shell: Shell) -> None:
+    modules = "console.command.set, console.command.files, console.command.status, console.demo.headless"
+    done = shell(program=f"import sys, {modules}; print('textual' in sys.modules)")
+    assert done.stdout == "False\n"
+
+
+def test_put_looks_for_the_file_first_and_then_names_the_hosts(shell: Shell) -> None:
+    shell("init")
+    assert "absent.jsonl is not there" in shell("put", "nohost", "absent.jsonl").stderr
+    assert ". is no file" in shell("put", "nohost", ".").stderr
+    (shell.folder / "prompts.jsonl").write_text("{}\n")
+    said = shell("put", "gpo", "prompts.jsonl").stderr
+    assert "neither a host nor a run" in said
+    for part in ("Did you mean gpu?", "Its hosts: gpu.", "Its runs: first."):
+        assert part in said
+
+
+def test_without_a_configuration_that_of_the_demo_is_named_where_there_is_one(shell: Shell) -> None:
+    assert "`eagledeck demo` needs none" in shell("status").stderr
+    demo = shell.folder / "state" / "eagledeck" / "demo" / "eagledeck.toml"
+    demo.parent.mkdir(parents=True)
+    demo.touch()
+    assert f"--config {demo}" in shell("status").stderr
 
 
 def test_a_wrong_configuration_names_its_line(shell: Shell) -> None:

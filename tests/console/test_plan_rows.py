@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,14 @@ def test_a_running_stage_takes_up_a_live_parameter(scenes: Any) -> None:
     effect = effect_of(PLAN, {FIRST: "10000"}, scenes.stages("RUNNING"))
     assert effect.live == (FIRST,)
     assert effect.stale == ()
+
+
+def test_an_unfinished_output_goes_on_to_another_target_and_to_nothing_else(scenes: Any) -> None:
+    stopped = scenes.stages("STOPPED")
+    resumable = (replace(stopped[0], resumable=True), *stopped[1:])
+    assert effect_of(PLAN, {FIRST: "10000"}, resumable).stale == ()
+    assert effect_of(PLAN, {FIRST: "10000", "generate.max_tokens": "9"}, resumable).stale == ("generate",)
+    assert effect_of(PLAN, {FIRST: "10000"}, stopped).stale == ("generate",)
 
 
 def test_what_is_done_becomes_stale_with_all_that_depends_on_it(scenes: Any) -> None:

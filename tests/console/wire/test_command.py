@@ -21,6 +21,8 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     assert [stage["state"] for stage in before["stages"]] == ["PENDING"] * 5
     assert before["samples_target"] == 100
     changed = container.json("set", "r1", "generate.max_samples=50", "--note", "fewer")
+    assert {**changed["effect"], "budget": None} == {"stale": [], "no_longer_stale": [], "live": [], "budget": None}
+    assert changed["effect"]["budget"]["fits"] is True
     assert (changed["revision"], changed["stages"]["generate"]["params"]["max_samples"]) == (2, 50)
     assert container.eagledeck("start", "r1").stdout.startswith("Started r1 on box")
     wait_for(lambda: set(container.state().values()) == {"DONE"})
@@ -34,6 +36,42 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     assert "generate  DONE" in said
     assert "no GPU" in said or "GPU 0" in said
     assert container.json("status")["runs"][0]["name"] == "r1"
+    said = container.eagledeck("set", "r1", "train.lr=3e-5").stdout
+    assert "Becomes STALE: train, deploy.\n`eagledeck start r1 --rerun-stale`" in said
+    assert "It fits." in said
+    assert container.json("set", "r1", "vocab.size=100")["effect"]["stale"] == ["vocab"]  # the others were already
+    back = container.json("set", "r1", "train.lr=1e-4", "vocab.size=32000")["effect"]
+    assert (back["stale"], back["no_longer_stale"]) == ([], ["vocab", "train", "deploy"])
+    assert "No output becomes STALE." in container.eagledeck("set", "r1", "generate.concurrency=3").stdout
+    container.eagledeck("set", "r1", "generate.max_samples=2")
+    assert "samples 3 (the plan asks for 2)" in container.eagledeck("status", "r1").stdout
+
+
+def test_a_change_that_a_running_stage_takes_up_says_so(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.configure(generate={"steps": 100_000})
+    container.eagledeck("init", "r1")
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: container.state()["generate"] == "RUNNING")
+    said = container.eagledeck("set", "r1", "generate.max_samples=90").stdout
+    assert "Taken up at once by the running stage: generate.max_samples." in said
+    assert "No output becomes STALE." in said
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
+
+
+def test_a_second_stop_says_that_it_was_asked_before(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.configure(generate={"steps": 100_000, "deaf": True})
+    container.eagledeck("init", "r1")
+    container.eagledeck("set", "r1", "generate.grace_s=300")
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: list((container.root / "r1" / "generate").glob("out/*/counts.txt")))
+    assert "was asked to save and stop" in container.eagledeck("stop", "r1").stdout
+    for words in (("r1",), ("r1", "generate")):
+        said = container.eagledeck("stop", *words).stdout
+        assert said.startswith("generate on box is stopping already: it was asked ")
+        assert "is ended by force 5m00s after that. `eagledeck kill r1` ends it at once" in said
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
 
 
 def test_logs_are_sanitised_and_bounded(container: Any, wait_for: Callable[..., Any]) -> None:
@@ -48,6 +86,19 @@ def test_logs_are_sanitised_and_bounded(container: Any, wait_for: Callable[..., 
     named = container.eagledeck("logs", "r1", "--stage", "generate", "-n", "1000").stdout
     assert "\x1b" not in named
     assert [line for line in named.splitlines() if line.startswith("step ")] == [f"step {n}" for n in range(1, 31)]
+
+
+def test_what_has_no_log_is_named(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.eagledeck("init", "r1")
+    assert (
+        "r1 has no service vllm. Its services: none."
+        in container.eagledeck("logs", "r1", "--service", "vllm", status=1).stderr
+    )
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: container.state()["generate"] == "DONE")
+    for words in ((), ("--stage", "generate")):
+        said = container.eagledeck("logs", "r1", "--attempt", "9", *words, status=1).stderr
+        assert "generate of r1 has no attempt 9. Its newest is 1" in said
 
 
 def test_stop_and_resume_lose_and_double_nothing(container: Any, wait_for: Callable[..., Any]) -> None:
@@ -100,6 +151,11 @@ def test_put_and_fetch(container: Any, tmp_path: Path) -> None:
     prompts.write_text('{"prompt": "two and two"}\n')
     put = container.json("put", "r1", str(prompts), "--as", "generate.prompts")
     landed = Path(put["files"][0]["path"])
+    said = container.eagledeck("put", "r1", str(prompts), "other.jsonl", "--as", "generate.nope", status=1).stderr
+    assert "generate.nope" in said
+    assert not (container.root / "other.jsonl").exists()
+    said = container.eagledeck("put", "r1", str(prompts), "new.jsonl", "--as", "generate.system").stdout
+    assert f"generate.system = {container.root}/new.jsonl (plan 3).\nNo output becomes STALE." in said
     assert landed.read_bytes() == prompts.read_bytes()
     assert container.rundir().plan().params("generate").prompts == str(landed)
     assert "drafter" in container.eagledeck("fetch", "r1", status=1).stderr
@@ -109,12 +165,16 @@ def test_put_and_fetch(container: Any, tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\0" * 70_000)
     (container.root / "r1" / "deploy" / "current").symlink_to("out/0001")
     home = tmp_path / "home"
+    said = container.eagledeck("fetch", "r1", "--to", str(home)).stdout.splitlines()
+    assert said == [f"{home}/drafter-eagle3  2 files, 70.0 kB", "  config.json  2 B", "  model.safetensors  70.0 kB"]
     fetched = container.json("fetch", "r1", "--to", str(home))
     assert sorted(file["path"] for file in fetched["files"]) == [
         str(home / "drafter-eagle3" / name) for name in ("config.json", "model.safetensors")
     ]
     assert (home / "drafter-eagle3" / "model.safetensors").stat().st_size == 70_000
-    container.eagledeck("fetch", "box", "files/prompts.jsonl", "--to", str(home))
+    assert "can't be a folder" in container.eagledeck("fetch", "r1", "--to", str(prompts), status=1).stderr
+    single = container.eagledeck("fetch", "box", "files/prompts.jsonl", "--to", str(home)).stdout
+    assert single == f"{home}/prompts.jsonl  26 B\n"
     assert (home / "prompts.jsonl").read_bytes() == prompts.read_bytes()
     assert "outside" in container.eagledeck("fetch", "box", "/etc/hostname", status=1).stderr
 
@@ -151,7 +211,9 @@ def test_a_new_host_key_is_trusted_when_a_person_types_yes(container: Any, typed
 def test_what_a_host_refuses_is_one_sentence(container: Any) -> None:
     said = container.eagledeck("status", "r1", status=1).stderr
     assert said.startswith("eagledeck: ")
-    assert "eagledeck init r1" in said
+    assert said == "eagledeck: There is no run r1 on box yet. `eagledeck init r1` makes it.\n"
+    said = container.eagledeck("status", "box:other", status=1).stderr
+    assert "`eagledeck status --host box` lists" in said
     container.eagledeck("init", "r1")
     said = container.eagledeck("set", "r1", "generate.max_smaples=3", status=1).stderr
     assert "max_samples" in said
@@ -176,7 +238,8 @@ def test_a_budget_of_a_run_comes_from_its_host(container: Any) -> None:
     budget = container.json("budget", "r1")
     assert budget["fits"] is True
     assert budget["bytes_per_token"] == 4 * 64 * 2
-    container.eagledeck("set", "r1", "volume.capacity_bytes=3MB", "volume.reserve_bytes=2MB")
+    said = container.eagledeck("set", "r1", "volume.capacity_bytes=3MB", "volume.reserve_bytes=2MB").stdout
+    assert "It DOES NOT FIT: `eagledeck budget r1` says what helps." in said
     assert "Does not fit" in container.eagledeck("budget", "r1", status=1).stdout
     refused = container.eagledeck("start", "r1", status=1).stderr
     assert "fit" in refused

@@ -33,8 +33,10 @@ def answers(port: int) -> bool:
     return False
 
 
-def open_and_kill(box: Any, folder: Path, seen: Callable[[], Any], wait_for: Callable[..., Any]) -> str:
-    """Opens the demo's console in a terminal until `seen` is true, then kills it. What it drew."""
+def open_and_kill(
+    box: Any, folder: Path, seen: Callable[[], Any], wait_for: Callable[..., Any], key: bytes = b""
+) -> str:
+    """Opens the demo's console until `seen` is true, then leaves it with `key` or kills it. What it drew."""
     primary, secondary = os.openpty()
     terminal = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     console = box.process(
@@ -45,12 +47,22 @@ def open_and_kill(box: Any, folder: Path, seen: Callable[[], Any], wait_for: Cal
     drawn = bytearray()
 
     def look() -> Any:
-        with contextlib.suppress(BlockingIOError):
-            drawn.extend(os.read(primary, 1 << 20))
+        with contextlib.suppress(OSError):  # nothing new, or nobody at the other end any more
+            while piece := os.read(primary, 1 << 16):
+                drawn.extend(piece)
         return b"LIVE" in drawn and seen()
 
+    def ended() -> bool:
+        over = console.poll() is not None
+        look()  # what it says at the end has to be read
+        return over
+
     wait_for(look, 60)
-    console.kill()
+    if key:
+        os.write(primary, key)
+        wait_for(ended)
+    else:
+        console.kill()
     console.wait(10)
     os.close(primary)
     return drawn.decode("utf-8", "replace")
@@ -71,6 +83,21 @@ def test_a_killed_console_leaves_the_run_and_the_next_one_finds_it(
     assert json.loads((folder / "demo.json").read_text())["ssh_port"] == port
     assert (root / "demo" / "run.json").read_bytes() == identity
     assert sorted(path.name for path in root.iterdir() if (path / "run.json").exists()) == ["demo"]
+
+
+def test_any_command_works_with_the_demo_that_is_open_and_with_one_that_was_left(
+    box: Any, folder: Path, wait_for: Callable[..., Any]
+) -> None:
+    toml = folder / "eagledeck.toml"
+    made = lambda: (folder / "volume" / "eagledeck" / "demo" / "plan" / "0001.json").exists()  # noqa: E731
+    pending = lambda: "generate  PENDING" in box.eagledeck("--config", str(toml), "status", "demo").stdout  # noqa: E731
+    drawn = open_and_kill(box, folder, lambda: made() and pending(), wait_for, key=b"q")
+    assert f"--keep {folder}` comes back to it" in drawn
+    assert f"--config {toml} status demo`" in drawn
+    port = json.loads((folder / "demo.json").read_text())["ssh_port"]
+    assert not answers(port)
+    assert pending()
+    wait_for(lambda: not box.ours("remote.loopback"))
 
 
 def test_a_demo_that_the_host_refuses_fails_with_one_sentence(
