@@ -25,7 +25,7 @@ async def run_console(demo: Demo) -> int:
             link.viewer = True
             await stack.enter_async_context(link)
             if not await make_run(link, demo) and await is_finished(link, demo):
-                app.notify(f"This run is finished. Leave with q; `{again(demo)} --fresh` makes a new one.", timeout=20)
+                app.notify(f"This run is finished. Leave with q; `{again(demo)} --fresh` makes a new one.", timeout=8)
 
         await Opening(collector, prepare).show()
     print("\n".join(ways_back(demo)), file=sys.stderr)
