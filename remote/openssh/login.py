@@ -31,12 +31,15 @@ END_S = 1.0
 SOCKET_PATH_MAX = 104
 """macOS's; Linux has four more. ssh adds 17 characters while it makes the socket."""
 
+# The trap is for `end`: the shell gets the signal with the rest, and goes when ssh has gone.
 _GUARD = """\
 exec 3<&0; D=$1; shift
+trap : TERM
 "$@" </dev/null 3<&- & M=$!
 { read -r _ <&3; rm -rf "$D"; kill "$M"; } >/dev/null 2>&1 & R=$!
 exec 3<&-
 wait "$M"; S=$?
+while kill -0 "$M" 2>/dev/null; do wait "$M"; S=$?; done
 kill "$R" 2>/dev/null
 exit "$S"
 """

@@ -19,6 +19,7 @@ _OFFERED = re.compile(r"^debug1: Offering public key: (.+?) (\S+) SHA256:\S+(.*)
 _LOGGED_IN = re.compile(r"^(?:debug1: )?Authenticat(?:ed to |ion succeeded)", re.MULTILINE)
 _OPEN_FAILED = re.compile(r"^channel \d+: open failed: (.+)$", re.MULTILINE)
 _NOT_SSH = re.compile(r"banner line (?:contains|too long)|protocol version identification|major versions differ", re.I)
+_SETTING = re.compile(r"^\S+/config:? line \d+: (.+)$", re.MULTILINE)
 _ERRNO = {
     "Connection refused": errno.ECONNREFUSED,
     "Connection timed out": errno.ETIMEDOUT,
@@ -91,8 +92,10 @@ def ended(hop: Resolved, story: Story, before: Story | None, proxy_said: str, lo
     if "connect to host" in said and not story.connected:
         why = said.rpartition(": ")[2]
         return causes.network_error(OSError(_ERRNO.get(why, errno.EHOSTUNREACH), why), hop)
-    if re.search(r"(?i)bad configuration option|bad .*configuration|config line \d+", text) and not story.spoke:
-        return HostConfigError(f"The system's ssh refuses a setting for {hop.name}: {said}.", "Correct ~/.ssh/config.")
+    refusal = _SETTING.search(text)
+    if refusal:
+        why = clean_text(refusal[1]).rstrip(".")
+        return HostConfigError(f"The system's ssh refuses a setting for {hop.name}: {why}.", "Correct ~/.ssh/config.")
     if hop.proxy_command and before is None and not story.spoke:
         return causes.proxy_failed(hop, proxy_said, None)
     return causes.hung_up(hop, story.spoke, said)
