@@ -94,14 +94,11 @@ def _config(
         elif hop.proxy_command:
             lines.append(("ProxyCommand", _one_line(hop.proxy_command).replace("%", "%%")))
         lines.append(("ServerAliveInterval", str(max(1, round(keepalive_s)))))
-        lines += [(word, _one_line(value)) for word, value in hop.ssh_settings if not probe or word in _TRANSPORT]
+        # what passes a descriptor is the person's ProxyCommand, never `ssh -W`
+        unfit = {"proxyusefdpass"} if number else set()
+        lines += [(word, _one_line(value)) for word, value in hop.ssh_settings if word not in unfit]
         blocks.append(f"Host hop-{number}\n" + "".join(f" {word} {value}\n" for word, value in lines))
     return "".join(blocks) + EVERYWHERE
-
-
-_TRANSPORT = frozenset(
-    ("addressfamily", "bindaddress", "bindinterface", "ciphers", "ipqos", "kexalgorithms", "macs", "proxyusefdpass")
-)
 
 
 def _login(hop: Resolved) -> list[tuple[str, str]]:

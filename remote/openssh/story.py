@@ -19,6 +19,7 @@ _OFFERED = re.compile(r"^debug1: Offering public key: (.+?) (\S+) SHA256:\S+(.*)
 _LOGGED_IN = re.compile(r"^(?:debug1: )?Authenticat(?:ed to |ion succeeded)", re.MULTILINE)
 _OPEN_FAILED = re.compile(r"^channel \d+: open failed: (.+)$", re.MULTILINE)
 _NOT_SSH = re.compile(r"banner line (?:contains|too long)|protocol version identification|major versions differ", re.I)
+_DISCONNECT = re.compile(r"^Received disconnect from .+? port \d+:\d+: (.+)$", re.MULTILINE)
 _SETTING = re.compile(r"^\S+/config:? line \d+: (.+)$", re.MULTILINE)
 _ERRNO = {
     "Connection refused": errno.ECONNREFUSED,
@@ -68,9 +69,16 @@ class Story:
 
     @property
     def last_words(self) -> str:
-        """The last line that is no trace."""
+        """What the server gave as its reason, otherwise the last line that is no trace."""
+        reason = _DISCONNECT.search(self.text)
         lines = [line for line in self.text.splitlines() if line and not line.startswith("debug")]
-        return clean_text(lines[-1]).rstrip(".") if lines else ""
+        return _shown(reason[1] if reason else lines[-1] if lines else "")
+
+
+def _shown(text: str) -> str:
+    """What ssh escaped as it logged it (``\\033``) is undone first, so that it is sanitised like everything else."""
+    octal = re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text.encode().decode("latin-1"))
+    return clean_text(octal.encode("latin-1").decode("utf-8", "replace")).rstrip(".")
 
 
 def ended(hop: Resolved, story: Story, before: Story | None, proxy_said: str, locked: tuple[str, ...]) -> RemoteError:
@@ -78,7 +86,7 @@ def ended(hop: Resolved, story: Story, before: Story | None, proxy_said: str, lo
     text, said = story.text, story.last_words
     refused = _OPEN_FAILED.search(before.text) if before else None
     if refused:
-        return causes.jump_cannot_reach(hop, clean_text(refused[1]))
+        return causes.jump_cannot_reach(hop, _shown(refused[1]))
     if "Permission denied (" in said or "Too many authentication failures" in text:
         missed = story.missed(locked)
         unusable = f" Not usable: {'; '.join(f'{file} (it has a passphrase)' for file in missed)}." if missed else ""
@@ -94,8 +102,9 @@ def ended(hop: Resolved, story: Story, before: Story | None, proxy_said: str, lo
         return causes.network_error(OSError(_ERRNO.get(why, errno.EHOSTUNREACH), why), hop)
     refusal = _SETTING.search(text)
     if refusal:
-        why = clean_text(refusal[1]).rstrip(".")
-        return HostConfigError(f"The system's ssh refuses a setting for {hop.name}: {why}.", "Correct ~/.ssh/config.")
+        return HostConfigError(
+            f"The system's ssh refuses a setting for {hop.name}: {_shown(refusal[1])}.", "Correct ~/.ssh/config."
+        )
     if hop.proxy_command and before is None and not story.spoke:
         return causes.proxy_failed(hop, proxy_said, None)
     return causes.hung_up(hop, story.spoke, said)

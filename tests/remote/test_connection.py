@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import stat
 import subprocess
@@ -32,6 +33,7 @@ from remote.openssh.mux import SOME_SIGNAL
 from remote.resolve import Resolved, resolve
 
 EMBEDDED = pytest.mark.parametrize("host", ["embedded"], indirect=True)
+SK_PUBLIC = (b"sk-ssh-ed25519@openssh.com", bytes(range(32)), b"ssh:")
 REAL = pytest.mark.parametrize("host", ["real", "openssh"], indirect=True)
 ASYNCSSH = pytest.mark.parametrize("host", ["embedded", "real"], indirect=True)
 
@@ -125,6 +127,48 @@ async def test_an_unknown_key_is_shown_and_not_trusted(host: Any, tmp_path: Path
         await open_connection(await resolve(host.spec), empty)
     assert caught.value.fingerprint == expected.fingerprint and caught.value.kind == "ssh-ed25519"
     assert empty.get("box") is None
+
+
+async def test_what_the_persons_known_hosts_say_comes_with_the_question(host: Any, tmp_path: Path) -> None:
+    file, pin = tmp_path / "known_hosts", host.hostkeys.get("box")
+    resolved = replace(await resolve(host.spec), known_hosts_files=(str(file),))
+    file.write_text(f"[{resolved.host}]:{resolved.port} {pin.line}\n")
+    with pytest.raises(HostKeyUnknown) as caught:
+        await open_connection(resolved, HostKeyStore(tmp_path / "other"))
+    assert caught.value.hint == f"{file} has the same key for it."
+    assert caught.value.remedy.startswith(caught.value.hint)
+
+
+@ASYNCSSH
+async def test_a_refusal_names_the_backend_that_can_do_more(host: Any, tmp_path: Path) -> None:
+    found = replace(await resolve(host.spec), identity_files=(str(make_key(tmp_path / "wrong")),))
+    with pytest.raises(AuthenticationError) as caught:
+        await open_connection(replace(found, beyond=("PKCS11Provider",)), host.hostkeys)
+    assert "PKCS11Provider" in caught.value.remedy and 'backend = "openssh"' in caught.value.remedy
+    with pytest.raises(AuthenticationError) as caught:
+        await open_connection(found, host.hostkeys)
+    assert "openssh" not in caught.value.remedy
+    with pytest.raises(UnreachableError) as unreachable:
+        await open_connection(replace(found, proxy_command="false"), host.hostkeys)
+    assert 'backend = "openssh"' in unreachable.value.remedy
+
+
+async def test_a_hardware_key_that_is_in_no_agent_names_the_backend_that_can_use_it(
+    embedded: Any, tmp_path: Path
+) -> None:
+    public = b"".join(len(part).to_bytes(4, "big") + part for part in SK_PUBLIC)
+    check = os.urandom(4) * 2
+    private = check + public + b"\1" + b"\0\0\0\4hand" + b"\0\0\0\0" + b"\0\0\0\4mine"
+    private += bytes(range(1, 8 - len(private) % 8 + 1)) if len(private) % 8 else b""
+    body = b"openssh-key-v1\0" + b"\0\0\0\4none\0\0\0\4none\0\0\0\0\0\0\0\1"
+    body += len(public).to_bytes(4, "big") + public + len(private).to_bytes(4, "big") + private
+    file = tmp_path / "id_ed25519_sk"
+    text = base64.encodebytes(body).decode()
+    file.write_text(f"-----BEGIN OPENSSH PRIVATE KEY-----\n{text}-----END OPENSSH PRIVATE KEY-----\n")
+    found = replace(await resolve(embedded.spec), identity_files=(str(file),))
+    with pytest.raises(AuthenticationError, match="hardware key that is in no agent") as caught:
+        await open_connection(found, embedded.hostkeys)
+    assert 'backend = "openssh"' in caught.value.remedy
 
 
 async def test_a_key_a_person_confirms_is_pinned(host: Any, tmp_path: Path) -> None:
@@ -221,16 +265,18 @@ async def test_an_agent_that_is_gone_is_named(real: Any, tmp_path: Path) -> None
         await open_connection(resolved, real.hostkeys)
 
 
-@EMBEDDED
+@pytest.mark.parametrize("host", ["embedded", "openssh"], indirect=True)
 async def test_a_refused_port_is_named(host: Any, unused_tcp_port: int) -> None:
     with pytest.raises(UnreachableError, match=f"127.0.0.1:{unused_tcp_port} refuses") as caught:
         await open_connection(await resolve(host.through(unused_tcp_port)), host.hostkeys)
     assert caught.value.code == "refused" and not caught.value.blocks
 
 
-async def test_a_name_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match=r"no-such-host\.invalid") as caught:
-        await open_connection(Resolved("x", "no-such-host.invalid", 22, "u"), HostKeyStore(tmp_path))
+@pytest.mark.parametrize("backend", ["asyncssh", "openssh"])
+async def test_a_name_that_does_not_exist_is_named(backend: str, tmp_path: Path) -> None:
+    resolved = Resolved("x", "no-such-host.invalid", 22, "u", backend=backend)
+    with pytest.raises(UnreachableError, match=r"The name no-such-host\.invalid is not known") as caught:
+        await open_connection(resolved, HostKeyStore(tmp_path))
     assert caught.value.code == "dns"
 
 
@@ -272,6 +318,7 @@ async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
+@pytest.mark.parametrize("backend", ["asyncssh", "openssh"])
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -282,14 +329,17 @@ async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         (hang_up, "closed"),
     ],
 )
-async def test_a_server_that_is_no_ssh_server_is_recognised(answer: Answer, code: str, tmp_path: Path) -> None:
+async def test_a_server_that_is_no_ssh_server_is_recognised(
+    answer: Answer, code: str, backend: str, tmp_path: Path
+) -> None:
     async with tcp_server(answer) as resolved:
         with pytest.raises(UnreachableError) as caught:
-            await open_connection(resolved, HostKeyStore(tmp_path))
+            await open_connection(replace(resolved, backend=backend), HostKeyStore(tmp_path))
     assert caught.value.code == code and caught.value.remedy
 
 
-async def test_what_a_server_says_when_it_hangs_up_is_shown_and_sanitised(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["asyncssh", "openssh"])
+async def test_what_a_server_says_when_it_hangs_up_is_shown_and_sanitised(backend: str, tmp_path: Path) -> None:
     class Closed(asyncssh.SSHServer):
         def connection_made(self, conn: Any) -> None:
             self.conn = conn
@@ -303,7 +353,7 @@ async def test_what_a_server_says_when_it_hangs_up_is_shown_and_sanitised(tmp_pa
     store = HostKeyStore(tmp_path)
     store.pin("x", HostKey.parse(key.export_public_key("openssh").decode()))
     with pytest.raises(UnreachableError) as caught:
-        await open_connection(Resolved("x", "127.0.0.1", server.get_port(), "u"), store)
+        await open_connection(Resolved("x", "127.0.0.1", server.get_port(), "u", backend=backend), store)
     assert caught.value.code == "closed" and "Closed until Monday" in caught.value.message
     server.close()
     await server.wait_closed()
