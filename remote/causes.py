@@ -24,6 +24,9 @@ def login_refused(hop: Resolved, keys: str, locked: tuple[str, ...]) -> Authenti
         f"`ssh -p {hop.port} {hop.user}@{hop.host}`; add your public key to ~/.ssh/authorized_keys there, or "
         "name the right one (identity in eagledeck.toml, IdentityFile in ~/.ssh/config)."
     )
+    token = dict(hop.ssh_settings).get("pkcs11provider", "none")
+    if token != "none":  # nobody is asked for its PIN here, whichever the backend
+        remedy += f" A token's keys: `ssh-add -s {shlex.quote(token)}` asks for its PIN and gives them to your agent."
     if not locked:
         return AuthenticationError(message, f"Try {remedy}")
     files = " ".join(shlex.quote(file) for file in locked)

@@ -22,7 +22,8 @@ from remote.errors import HostKeyChanged, HostKeyUnknown, PassphraseNeeded, Remo
 if TYPE_CHECKING:
     from remote.link import Link
 
-CONNECT_S = 60.0
+CONNECT_S = 180.0
+"""An attempt has limits of its own, the longest where a person has to touch a token or to sign in."""
 _LOG_BYTES = 1 << 20
 
 Result = TypeVar("Result")

@@ -54,18 +54,24 @@ class Story:
     @property
     def touch(self) -> bool:
         """A key on a security token was offered: a person may have to touch it."""
-        return any(kind.endswith("-SK") for _, kind, _ in _OFFERED.findall(self.text))
+        return any(kind.endswith("-SK") for _, kind, _ in self._keys)
 
     @property
     def offered(self) -> str:
         """The keys that were shown to the host, in a sentence."""
-        keys = [f"{name} (agent)" if "agent" in rest else name for name, _, rest in _OFFERED.findall(self.text)]
-        return f"Offered: {clean_text(', '.join(keys)) or 'no key at all'}."
+        keys = [f"{_shown(name)} (agent)" if "agent" in rest else _shown(name) for name, _, rest in self._keys]
+        return f"Offered: {', '.join(keys) or 'no key at all'}."
+
+    @property
+    def _keys(self) -> list[tuple[str, str, str]]:
+        found: list[tuple[str, str, str]] = _OFFERED.findall(self.text)
+        return found
 
     def missed(self, locked: tuple[str, ...]) -> tuple[str, ...]:
         """Those of ``locked`` that may yet be the right ones: the host did not turn their public halves down."""
-        shown = {name for name, _, _ in _OFFERED.findall(self.text)}
-        return tuple(file for file in locked if file not in shown or f"Server accepts key: {file} " in self.text)
+        names = {name: _unescaped(name) for name, _, _ in self._keys}
+        accepted = {plain for name, plain in names.items() if f"Server accepts key: {name} " in self.text}
+        return tuple(file for file in locked if file not in names.values() or file in accepted)
 
     @property
     def last_words(self) -> str:
@@ -75,10 +81,14 @@ class Story:
         return _shown(reason[1] if reason else lines[-1] if lines else "")
 
 
-def _shown(text: str) -> str:
-    """What ssh escaped as it logged it (``\\033``) is undone first, so that it is sanitised like everything else."""
+def _unescaped(text: str) -> str:
+    """What ssh wrote as ``\\033`` when it logged it."""
     octal = re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text.encode().decode("latin-1"))
-    return clean_text(octal.encode("latin-1").decode("utf-8", "replace")).rstrip(".")
+    return octal.encode("latin-1").decode("utf-8", "replace")
+
+
+def _shown(text: str) -> str:
+    return clean_text(_unescaped(text)).rstrip(".")
 
 
 def ended(hop: Resolved, story: Story, before: Story | None, proxy_said: str, locked: tuple[str, ...]) -> RemoteError:

@@ -263,9 +263,9 @@ async def test_a_key_with_a_passphrase_is_named_and_not_tried_without(target: An
 
 async def test_the_system_ssh_tells_which_key_the_host_wants_opened(openssh: Any, sshd: Any, tmp_path: Path) -> None:
     """With the public half beside it the host is asked first; a key that it turns down needs no passphrase."""
-    wanted, unwanted = tmp_path / "wanted", make_key(tmp_path / "unwanted", "secret")
+    wanted, unwanted = tmp_path / "gewünscht", make_key(tmp_path / "unwanted", "secret")
     for suffix in ("", ".pub"):
-        (tmp_path / f"wanted{suffix}").write_bytes((sshd.folder / f"id{suffix}").read_bytes())
+        (tmp_path / f"gewünscht{suffix}").write_bytes((sshd.folder / f"id{suffix}").read_bytes())
     wanted.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", wanted], check=True)
     spec = replace(openssh.spec, identity_files=(str(unwanted), str(wanted)))
