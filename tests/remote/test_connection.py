@@ -145,7 +145,7 @@ async def test_a_refusal_names_the_backend_that_can_do_more(host: Any, tmp_path:
     with pytest.raises(AuthenticationError) as caught:
         await open_connection(replace(found, beyond=("PKCS11Provider",)), host.hostkeys)
     assert "PKCS11Provider" in caught.value.remedy and 'backend = "openssh"' in caught.value.remedy
-    with pytest.raises(AuthenticationError, match="`ssh-add -s /lib/token.so`"):
+    with pytest.raises(AuthenticationError, match=r"`ssh-add -s /lib/token\.so`"):
         await open_connection(replace(found, ssh_settings=(("pkcs11provider", "/lib/token.so"),)), host.hostkeys)
     with pytest.raises(AuthenticationError) as caught:
         await open_connection(found, host.hostkeys)
