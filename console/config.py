@@ -53,6 +53,12 @@ class HostConfig:
     port: int = spec(0, "int", "SSH port; wins over ssh and ~/.ssh/config", low=0, high=65535)
     identity: tuple[str, ...] = spec((), "words", "private key files; empty: those of ssh")
     ssh_config: bool = spec(True, "bool", "whether ~/.ssh/config is read")
+    backend: str = spec(
+        "asyncssh",
+        "choice",
+        "who connects; openssh: the system's ssh, for a ProxyCommand that signs in, hardware keys, PKCS#11, Kerberos",
+        choices=("asyncssh", "openssh"),
+    )
 
     def to_spec(self) -> HostSpec:
         from remote.resolve import HostSpec
@@ -67,6 +73,7 @@ class HostConfig:
             user=self.user,
             identity_files=self.identity,
             ssh_config=self.ssh_config,
+            backend=self.backend,
         )
 
 

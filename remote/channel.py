@@ -1,6 +1,7 @@
 """One SSH channel that runs one command: bytes in, bytes out, stderr always drained, an end that tells loss from exit.
 
-Wraps an asyncssh client process opened with ``encoding=None``. Made by remote.connection.
+Wraps what a backend started: an asyncssh client process opened with ``encoding=None``, or a session of the system's
+ssh. Made by remote.connection.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ class ChannelEnded(Exception):
 
 
 class Channel:
-    """``read`` and ``read_until`` share one buffer; only one task may read, and one write, at a time."""
+    """``read`` and ``read_until`` share one buffer; only one task may read, and one write, at a time.
 
-    def __init__(self, process: Any, host: str, release: Callable[[], None]) -> None:
+    ``errors`` are what the process raises when the connection is lost; ``release`` is called once, at the end.
+    """
+
+    def __init__(
+        self, process: Any, host: str, release: Callable[[], None], errors: tuple[type[Exception], ...] = (OSError,)
+    ) -> None:
         self._process = process
         self._host = host
+        self._errors = errors
         self._release: Callable[[], None] | None = release
         self._buffer = bytearray()
         self._stderr = bytearray()
@@ -43,7 +50,8 @@ class Channel:
 
     @property
     def exit_status(self) -> int | None:
-        """The command's exit status, negative for a signal; None while it runs or when the connection died."""
+        """The command's exit status; negative for a signal (-255 where ssh does not say which); None while it runs or
+        when the connection died."""
         status: int | None = self._process.returncode
         return status
 
@@ -86,7 +94,7 @@ class Channel:
         try:
             self._process.stdin.write(data)
             await self._process.stdin.drain()
-        except (OSError, self._errors()) as error:
+        except self._errors as error:
             raise self._lost(error) from None
         if self._process.stdin.is_closing():
             raise self._lost(None)
@@ -111,7 +119,7 @@ class Channel:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._process.wait_closed()
-        except (TimeoutError, self._errors()):
+        except (TimeoutError, *self._errors):  # type: ignore[misc]
             pass  # a dead peer never confirms; the connection will be aborted
         finally:
             self._drain.cancel()
@@ -122,7 +130,7 @@ class Channel:
     async def _receive(self, size: int) -> bytes:
         try:
             data: bytes = await self._process.stdout.read(size)
-        except (OSError, self._errors()) as error:
+        except self._errors as error:
             raise self._lost(error) from None
         return data
 
@@ -132,16 +140,9 @@ class Channel:
             while piece := await self._process.stderr.read(PIECE):
                 self._stderr += piece
                 del self._stderr[:-STDERR_KEPT]
-        except (OSError, self._errors()):
+        except self._errors:
             pass
 
     def _lost(self, error: BaseException | None) -> ConnectionLost:
         why = clean_text(str(error)) if error is not None and str(error) != "Connection lost" else ""
         return ConnectionLost(f"The connection to {self._host} was lost" + (f" ({why})." if why else "."))
-
-    @staticmethod
-    def _errors() -> type[Exception]:
-        import asyncssh
-
-        kind: type[Exception] = asyncssh.Error
-        return kind

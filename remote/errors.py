@@ -58,6 +58,16 @@ class AuthenticationError(RemoteError):
     blocks = True
 
 
+class PassphraseNeeded(AuthenticationError):
+    """Refused, and an identity file that might have been taken was not offered: ``files`` have passphrases."""
+
+    code = "passphrase"
+
+    def __init__(self, message: str, remedy: str, files: tuple[str, ...]) -> None:
+        super().__init__(message, remedy)
+        self.files = files
+
+
 class HostConfigError(RemoteError):
     """The host's description (eagledeck.toml, ~/.ssh/config) cannot be used as it stands."""
 
@@ -66,16 +76,20 @@ class HostConfigError(RemoteError):
 
 
 class HostKeyUnknown(RemoteError):
-    """First contact: ``fingerprint`` (``SHA256:…``) and ``kind`` of the key offered; ``key`` is the whole key line."""
+    """First contact: ``fingerprint`` (``SHA256:…``) and ``kind`` of the key offered; ``key`` is the whole key line.
+
+    ``hint`` is what the person's own known_hosts says about the key, a sentence or "".
+    """
 
     code = "host-key-unknown"
     blocks = True
 
-    def __init__(self, name: str, kind: str, fingerprint: str, key: str) -> None:
+    def __init__(self, name: str, kind: str, fingerprint: str, key: str, hint: str = "") -> None:
         super().__init__(
             f"The host key of {name} is not known yet: {kind} {fingerprint}.",
-            "Compare it with what the provider or the host's console shows, then confirm it.",
+            f"{hint} Compare it with what the provider or the host's console shows, then confirm it.".strip(),
         )
+        self.hint = hint
         self.name = name
         self.kind = kind
         self.fingerprint = fingerprint

@@ -7,6 +7,7 @@ asyncssh is imported when keys are looked for, not before.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,10 @@ class Identities:
     keys: list[Any] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
+    locked: list[str] = field(default_factory=list)
+    """Identity files that nobody has given the passphrase of."""
+    hardware: bool = False
+    """A key on a security token was left out: asyncssh reaches it only through an agent."""
     touch: bool = False
     """A key on a security token is among them: a person may have to touch it."""
     agent: Any = None
@@ -46,8 +51,22 @@ async def find_identities(resolved: Resolved) -> Identities:
     await _from_agent(found, resolved, named)
     offered = {pair.public_data for pair in found.keys}
     for file in resolved.identity_files:
-        await asyncio.to_thread(_from_file, found, file, resolved.certificate_files, offered)
+        await asyncio.to_thread(_from_file, found, file, resolved, offered)
     return found
+
+
+def locked_files(files: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``files`` that are there and have a passphrase. Reads them: call it from a thread."""
+    import asyncssh
+
+    locked = []
+    for file in files:
+        try:
+            asyncssh.read_private_key(file)
+        except (OSError, ValueError) as error:
+            if "assphrase" in str(error):
+                locked.append(file)
+    return tuple(locked)
 
 
 async def _from_agent(found: Identities, resolved: Resolved, named: set[bytes]) -> None:
@@ -71,22 +90,31 @@ async def _from_agent(found: Identities, resolved: Resolved, named: set[bytes]) 
         found.touch |= pair.algorithm.startswith(b"sk-")
 
 
-def _from_file(found: Identities, file: str, certificates: tuple[str, ...], offered: set[bytes]) -> None:
+def _from_file(found: Identities, file: str, resolved: Resolved, offered: set[bytes]) -> None:
     import asyncssh
 
     if not os.path.exists(file):
         return
     if offered.intersection(_public_blobs(file)):
         return  # the agent holds it
+    certificates = [path for path in resolved.certificate_files if os.path.exists(path)]
     try:
-        pairs = asyncssh.load_keypairs([file], certlist=[path for path in certificates if os.path.exists(path)])
+        pairs = asyncssh.load_keypairs([resolved.keyring.get(file) or file], certlist=certificates)
     except (OSError, ValueError) as error:
-        why = "it has a passphrase: run ssh-add" if "assphrase" in str(error) else str(error)
+        why = str(error)
+        if "assphrase" in why:
+            found.locked.append(file)
+            why = "it has a passphrase: run ssh-add"
         found.unusable.append(f"{file} ({why})")
+        return
+    touch = any(pair.algorithm.startswith(b"sk-") for pair in pairs)
+    if touch and importlib.util.find_spec("fido2") is None:
+        found.hardware = True
+        found.unusable.append(f"{file} (a hardware key that is in no agent)")
         return
     found.keys.extend(pairs)
     found.tried.append(file)
-    found.touch |= any(pair.algorithm.startswith(b"sk-") for pair in pairs)
+    found.touch |= touch
 
 
 def _public_blobs(file: str) -> set[bytes]:

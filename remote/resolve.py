@@ -1,7 +1,7 @@
 """From what a person calls a host to what a connection needs: `ssh -G` reads ~/.ssh/config, not we.
 
 OpenSSH's own parser knows every token, time suffix and Match; its output is flat. Where there is no `ssh`, only
-``[user@]host[:port]`` is understood. Imports the standard library and remote.errors, remote.sanitize.
+``[user@]host[:port]`` is understood. Imports the standard library and remote's light modules.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ import shlex
 import shutil
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from remote.errors import HostConfigError
+from remote.keyring import Keyring
 from remote.sanitize import clean
 
 SSH_G_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
 MAX_JUMPS = 8
+SSH_SETTINGS = (
+    "addressfamily", "bindaddress", "bindinterface", "casignaturealgorithms", "ciphers", "gssapiauthentication",
+    "gssapiclientidentity", "gssapikexalgorithms", "gssapikeyexchange", "gssapiserveridentity", "gssapitrustdns",
+    "ipqos", "kexalgorithms", "macs", "pkcs11provider", "proxyusefdpass", "pubkeyacceptedalgorithms",
+    "pubkeyacceptedkeytypes", "pubkeyauthentication", "rekeylimit", "requiredrsasize",
+    "securitykeyprovider", "tcpkeepalive",
+)  # fmt: skip
+"""What the openssh backend takes over from the person's configuration: how to get in, and nothing of what it may do."""
 
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]+")
 _USER = re.compile(r"[^\s\x00-\x20\x7f'\"`$;&|<>(){}!\\]+")
@@ -36,6 +45,7 @@ class HostSpec:
     ~/.ssh/config or ``[user@]host[:port]``. ``root`` is Eagledeck's folder on the host, absolute or ``~/…``;
     ``python`` the Python that runs the agent ("" looks for one); ``volume`` the volume the runs live on.
     ``port``, ``user`` and ``identity_files`` win over ~/.ssh/config, which ``ssh_config=False`` leaves out.
+    ``backend`` is who makes the connection: ``asyncssh`` or ``openssh``, the system's ssh.
     """
 
     alias: str
@@ -47,6 +57,8 @@ class HostSpec:
     user: str = ""
     identity_files: tuple[str, ...] = ()
     ssh_config: bool = True
+    backend: str = "asyncssh"
+    keyring: Keyring = field(default_factory=Keyring, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,15 @@ class Resolved:
     """Hosts on the way, the first to connect to first; they have no jumps themselves."""
     notes: tuple[str, ...] = ()
     """What was asked for and is not done, for the person to read."""
+    host_key_alias: str = ""
+    """What the person's own known_hosts files call it, "" for host and port; only a hint is taken from these."""
+    known_hosts_files: tuple[str, ...] = ()
+    ssh_settings: tuple[tuple[str, str], ...] = ()
+    """Settings that only the openssh backend has a use for, as `ssh -G` printed them."""
+    beyond: tuple[str, ...] = ()
+    """Settings by which the system's ssh may get in where asyncssh cannot."""
+    backend: str = "asyncssh"
+    keyring: Keyring = field(default_factory=Keyring, compare=False, repr=False)
 
     @property
     def address(self) -> str:
@@ -85,6 +106,8 @@ async def resolve(spec: HostSpec) -> Resolved:
     if not spec.root.startswith(("/", "~/")):
         raise HostConfigError(f"root of host {spec.alias} is {spec.root!r}.", "Give an absolute path, or one with ~/.")
     found = await _lookup(spec.alias, user, host, port, spec.ssh_config)
+    jumps = tuple(replace(hop, backend=spec.backend, keyring=spec.keyring) for hop in found.jumps)
+    found = replace(found, backend=spec.backend, keyring=spec.keyring, jumps=jumps)
     if spec.identity_files:
         files = tuple(str(Path(file).expanduser()) for file in spec.identity_files)
         return replace(found, identity_files=files, identities_only=True)
@@ -193,7 +216,28 @@ def from_settings(name: str, original: str, settings: dict[str, list[str]]) -> R
         proxy_command="" if proxy in ("", "none") else _expand(proxy, tokens),
         connect_timeout_s=float(timeout) if timeout.isdigit() and int(timeout) else CONNECT_TIMEOUT_S,
         notes=_ignored(settings),
+        host_key_alias=_first(settings, "hostkeyalias"),
+        known_hosts_files=tuple(
+            _path(file, tokens)
+            for keyword in ("userknownhostsfile", "globalknownhostsfile")
+            for file in shlex.split(_first(settings, keyword))
+            if file != "none"
+        ),
+        ssh_settings=tuple((word, value) for word in SSH_SETTINGS for value in settings.get(word, ()) if value),
+        beyond=_beyond(settings),
     )
+
+
+def _beyond(settings: dict[str, list[str]]) -> tuple[str, ...]:
+    beyond = []
+    if _first(settings, "pkcs11provider") not in ("", "none"):
+        beyond.append("PKCS11Provider")
+    if _first(settings, "securitykeyprovider") not in ("", "none", "internal"):
+        beyond.append("SecurityKeyProvider")
+    ticket = os.environ.get("KRB5CCNAME") or os.path.exists(f"/tmp/krb5cc_{os.getuid()}")
+    if _first(settings, "gssapiauthentication") == "yes" and ticket:  # some distributions have it on for everyone
+        beyond.append("GSSAPIAuthentication")
+    return tuple(beyond)
 
 
 def _ignored(settings: dict[str, list[str]]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ volume = "/data"                 # where the data volume is mounted; runs go to 
 reserve = "50GB"                 # bytes that are never filled
 # python = "/venv/bin/python"    # the Python of the agent and, unless a stage names its own, of the stages
 # identity = "~/.ssh/id_ed25519"
+# backend = "openssh"            # the system's ssh connects: for a ProxyCommand that signs in, hardware keys, Kerberos
 
 # A server that answers prompts, started when a stage needs it. A server that runs anyway needs no entry:
 # give generate its endpoint instead.

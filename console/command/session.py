@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.command.refusal import Refusal
 from console.config import FILE, Config, HostConfig, RunConfig, find_config, load_config, state_folder
-from remote.errors import HostKeyChanged, HostKeyUnknown, RemoteError
+from remote.errors import HostKeyChanged, HostKeyUnknown, PassphraseNeeded, RemoteError
 
 if TYPE_CHECKING:
     from remote.link import Link
 
-CONNECT_S = 60.0
+CONNECT_S = 180.0
+"""An attempt has limits of its own, the longest where a person has to touch a token or to sign in."""
 SECTION_S = 15.0
 _LOG_BYTES = 1 << 20
 
@@ -109,23 +110,25 @@ def make_link(config: Config, host: HostConfig, accept_host_key: str | None = No
 
 @asynccontextmanager
 async def connected(config: Config, host: HostConfig, accept_host_key: str | None) -> AsyncIterator[Link]:
-    """A link that is LIVE. Raises RemoteError when it can't be made; an unknown host key is asked about."""
+    """A link that is LIVE. Raises RemoteError when it can't be made; what only a person knows is asked for."""
     from console.demo.server import at_hand
     from remote.link import Kind
 
     host, up = at_hand(config, host)
     async with up, make_link(config, host, accept_host_key) as link:
-        try:
-            await require_live(link)
-        except HostKeyUnknown as error:
-            _confirm(error, accept_host_key)
-            link.confirm_host_key(error.fingerprint)
+        while True:  # a jump host has a question of its own
+            try:
+                await require_live(link)
+                break
+            except HostKeyUnknown as error:
+                _confirm(error, accept_host_key)
+                link.confirm_host_key(error.fingerprint)
+            except HostKeyChanged as error:
+                link.replace_host_key(error.fingerprint, _typed_confirmation(error))
+            except PassphraseNeeded as error:
+                _unlock(link, error)
+                link.retry_now()
             await link.wait_for(Kind.CONNECTING, Kind.BOOTSTRAP, Kind.LIVE)
-            await require_live(link)
-        except HostKeyChanged as error:
-            link.replace_host_key(error.fingerprint, _typed_confirmation(error))
-            await link.wait_for(Kind.CONNECTING, Kind.BOOTSTRAP, Kind.LIVE)
-            await require_live(link)
         yield link
 
 
@@ -175,6 +178,8 @@ def _confirm(error: HostKeyUnknown, accept: str | None) -> None:
             f"`--accept-host-key {error.fingerprint}`",
         )
     print(f"{error.name} is new. Its host key is\n\n    {error.kind} {error.fingerprint}\n", file=sys.stderr)
+    if error.hint:
+        print(error.hint, file=sys.stderr)
     print("Compare it with what the provider or the host's console shows.", file=sys.stderr)
     print("Type yes to trust it from now on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
@@ -196,6 +201,22 @@ def _typed_confirmation(error: HostKeyChanged) -> str:
     if typed != error.phrase:
         raise Refusal("The host key was not replaced; nothing was done.")
     return typed
+
+
+def _unlock(link: Link, error: PassphraseNeeded) -> None:
+    """Opens an identity file, for as long as this process lives, with what a person types; raises ``error`` where that
+    can't be: without a terminal, or where the system's ssh connects, which takes keys from files and agents only.
+    """
+    if link.spec.backend == "openssh" or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise error
+    from getpass import getpass
+
+    file = error.files[0]
+    print(f"{error.message}\n", file=sys.stderr)
+    passphrase = getpass(f"Passphrase of {file} (nothing: give up): ")
+    if not passphrase:
+        raise error
+    link.spec.keyring.unlock(file, passphrase)
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:

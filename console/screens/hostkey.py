@@ -17,11 +17,15 @@ _NAME = re.compile(r"host key of (\S+) (?:is|has)\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class HostKeyQuestion:
-    """`host` is the name that the key is pinned under (a jump host has its own); `pinned` is empty at first contact."""
+    """`host` is the name that the key is pinned under (a jump host has its own); `pinned` is empty at first contact.
+
+    `hint` is what the person's own known_hosts says about the offered key, or empty.
+    """
 
     host: str
     offered: str
     pinned: str
+    hint: str = ""
 
 
 def host_key_question(link: LinkView) -> HostKeyQuestion | None:
@@ -31,7 +35,8 @@ def host_key_question(link: LinkView) -> HostKeyQuestion | None:
         return None
     named = _NAME.search(link.message)
     pinned = found[0] if len(found) > 1 and found[0] != found[-1] else ""
-    return HostKeyQuestion(named.group(1) if named else link.host, found[-1], pinned)
+    hint = "" if pinned else link.remedy.partition("Compare it with")[0].strip()
+    return HostKeyQuestion(named.group(1) if named else link.host, found[-1], pinned, hint)
 
 
 def host_key_intent(question: HostKeyQuestion) -> Intent:
@@ -41,6 +46,7 @@ def host_key_intent(question: HostKeyQuestion) -> Intent:
         facts = (
             f"{question.host} shows this key for the first time:",
             question.offered,
+            *((question.hint,) if question.hint else ()),
             "Compare it with what the provider or the host's own console shows "
             "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). Once pinned, no other key will be accepted.",
         )

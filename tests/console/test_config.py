@@ -56,6 +56,10 @@ def test_a_good_file_becomes_hosts_and_plans() -> None:
     spec = config.hosts["gpu"].to_spec()
     assert (spec.ssh, spec.root, spec.volume) == ("root@203.0.113.7:40022", "/data/eagledeck", "/data")
     assert spec.identity_files == ("~/.ssh/id_ed25519",)
+    assert spec.backend == "asyncssh"
+    openssh = parse_config(changed('capacity = "3TB"', 'backend = "openssh"'), PATH)
+    assert openssh.hosts["gpu"].to_spec().backend == "openssh"
+    assert "asyncssh, openssh" in str(refusal(changed('capacity = "3TB"', 'backend = "paramiko"')))
     run = config.runs["kimi"]
     assert run.host == "gpu"
     assert run.plan.verifier.path == "/data/Kimi-K2.5"

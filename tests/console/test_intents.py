@@ -146,6 +146,13 @@ def test_an_unknown_host_key_is_confirmed(scenes: Any) -> None:
     assert NEW in words(intent)
 
 
+def test_what_the_persons_known_hosts_say_is_shown(scenes: Any) -> None:
+    error = HostKeyUnknown("gpu-box", "ssh-ed25519", NEW, "", "~/.ssh/known_hosts has the same key for it.")
+    question = host_key_question(scenes.link("BLOCKED", message=error.message, remedy=error.remedy))
+    assert question is not None and question.hint == error.hint
+    assert error.hint in words(host_key_intent(question))
+
+
 def test_a_changed_host_key_wants_the_name(scenes: Any) -> None:
     error = HostKeyChanged("jump:203.0.113.7:22", OLD, "ssh-ed25519", NEW, "")
     question = host_key_question(scenes.link("BLOCKED", message=error.message, remedy=error.remedy))

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What stands on a real sshd is marked: `make test-real` installs one and runs these again."""
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
-        if "sshd" in getattr(item, "fixturenames", ()) or params.get("host") == "real":
+        if "sshd" in getattr(item, "fixturenames", ()) or params.get("host") in ("real", "openssh"):
             item.add_marker("sshd")
 
 
@@ -140,9 +140,15 @@ def real(sshd: Sshd, tmp_path: Path) -> Target:
     return target(tmp_path, sshd.port, user, str(sshd.folder / "id"), sshd.pin)
 
 
-@pytest.fixture(params=["embedded", "real"])
+@pytest.fixture
+def openssh(real: Target) -> Target:
+    """The real sshd, reached by the system's ssh."""
+    return replace(real, spec=replace(real.spec, backend="openssh"))
+
+
+@pytest.fixture(params=["embedded", "real", "openssh"])
 def host(request: pytest.FixtureRequest) -> Target:
-    """Each of the two servers in turn."""
+    """Each of the two servers in turn, and the real one by way of the system's ssh."""
     found: Target = request.getfixturevalue(request.param)
     return found
 

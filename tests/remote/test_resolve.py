@@ -138,6 +138,35 @@ async def test_a_proxy_command_gets_its_tokens(ssh_config: Path) -> None:
     assert (await resolve(SPEC)).proxy_command == "nc real 22 u gpu 100%"
 
 
+async def test_what_only_the_system_ssh_can_do_is_noted(
+    ssh_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    ssh_config.write_text("Host *\n GSSAPIAuthentication yes\n")
+    assert (await resolve(SPEC)).beyond == ()  # some distributions set it for everyone
+    monkeypatch.setenv("KRB5CCNAME", "KEYRING:x")
+    assert (await resolve(SPEC)).beyond == ("GSSAPIAuthentication",)
+    ssh_config.write_text("Host gpu\n PKCS11Provider /usr/lib/opensc-pkcs11.so\n SecurityKeyProvider /lib/mine.so\n")
+    found = await resolve(replace(SPEC, backend="openssh"))
+    assert found.beyond == ("PKCS11Provider", "SecurityKeyProvider") and found.backend == "openssh"
+    assert ("pkcs11provider", "/usr/lib/opensc-pkcs11.so") in found.ssh_settings
+
+
+async def test_the_known_hosts_files_are_those_of_the_configuration(ssh_config: Path) -> None:
+    ssh_config.write_text(
+        'Host gpu\n UserKnownHostsFile "~/my hosts" /b\n GlobalKnownHostsFile none\n HostKeyAlias theirs\n'
+    )
+    found = await resolve(SPEC)
+    assert found.known_hosts_files[-1] == "/b" and found.host_key_alias == "theirs"
+
+
+async def test_the_backend_and_the_keyring_are_those_of_the_description_on_every_hop(ssh_config: Path) -> None:
+    ssh_config.write_text("Host gpu\n ProxyJump a,b\n")
+    spec = replace(SPEC, backend="openssh")
+    found = await resolve(spec)
+    assert {(hop.backend, id(hop.keyring)) for hop in (found, *found.jumps)} == {("openssh", id(spec.keyring))}
+
+
 async def test_a_broken_configuration_is_quoted(ssh_config: Path) -> None:
     ssh_config.write_text("Host gpu\n Nonsense yes\n")
     with pytest.raises(HostConfigError, match=r"(?i)bad configuration|terminating") as caught:

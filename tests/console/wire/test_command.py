@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,40 @@ def test_a_changed_host_key_is_replaced_when_a_person_types_the_hosts_name(
     assert child.wait(30) == status
     os.close(primary)
     assert ((container.folder / "host_keys").read_text() == before) == bool(status)
+
+
+@pytest.fixture
+def locked(container: Any, tmp_path: Path) -> Iterator[Path]:
+    """The identity file with a passphrase, and the configuration that names it."""
+    identity = container.address["identity"]
+    path = tmp_path / "locked"
+    path.touch(mode=0o600)
+    asyncssh.read_private_key(identity).write_private_key(path, passphrase="secret")
+    container.address["identity"] = str(path)
+    container.configure()
+    yield path
+    container.address["identity"] = identity
+    container.configure()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [("secret", ""), ("wrong", "not the right one"), ("", "refused to log us in")]
+)
+def test_a_passphrase_is_asked_once_and_kept_nowhere(container: Any, locked: Path, typed: str, said: str) -> None:
+    before = {path: path.read_bytes() for path in container.folder.glob("*") if path.is_file()}
+    assert f"ssh-add {locked}" in container.eagledeck("status", status=1).stdout  # no terminal: nothing is asked
+    primary, secondary = os.openpty()
+    child = container.process("status", stdin=secondary, stdout=secondary, stderr=secondary, start_new_session=True)
+    os.close(secondary)
+    asked = b""
+    while b"Passphrase of" not in asked:
+        asked += os.read(primary, 4096)
+    os.write(primary, typed.encode() + b"\n")
+    told = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with the command
+        while piece := os.read(primary, 4096):
+            told += piece
+    assert child.wait(30) == (0 if typed == "secret" else 1)
+    os.close(primary)
+    assert said in asked.decode() + told.decode() and b"secret" not in told and b"Passphrase" not in told
+    assert {path: path.read_bytes() for path in container.folder.glob("*") if path.is_file()} == before
