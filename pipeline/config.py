@@ -1,7 +1,7 @@
 """The plan of a run: verifier, volume, and every stage's and service's parameters, typed and checked.
 
 `Plan.from_json` is strict: a wrong key, type or value is a ConfigError naming key, value and what is allowed.
-Standard library only, Python >= 3.9. Imports only pipeline.fields and pipeline.command.
+Standard library only, Python >= 3.9. Imports only pipeline.fields, pipeline.command and pipeline.stages.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pipeline.fields import (
     spec,
     suggest,
 )
+from pipeline.stages import STAGES
 
 __all__ = [
     "LIVE", "PARAMS", "SCHEMA", "STAGES", "ConfigError", "DeployParams", "ExtractParams", "GenerateParams", "Plan",
@@ -34,7 +35,6 @@ __all__ = [
 ]  # fmt: skip
 
 SCHEMA = 1
-STAGES = ("generate", "extract", "vocab", "train", "deploy")
 LIVE = frozenset({"generate.max_samples"})
 """Keys whose new value a running stage takes up without a restart."""
 

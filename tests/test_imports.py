@@ -24,6 +24,7 @@ HOST_ONLY_STDLIB = [
     "pipeline/counts.py",
     "pipeline/fate.py",
     "pipeline/hostpath.py",
+    "pipeline/stages.py",
     "pipeline/volume.py",
     *(str(path.relative_to(ROOT)) for path in (ROOT / "remote" / "agent").rglob("*.py")),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "pipeline" / "rundir").rglob("*.py")),
@@ -68,6 +69,20 @@ def test_light_modules_load_nothing_heavy(module: str) -> None:
 def test_the_console_never_loads_torch_or_the_wire_at_import(module: str) -> None:
     late = ("torch", "transformers", "asyncssh", "numpy")
     program = f"import sys, {module}; print(*[name for name in {late!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_a_supervisor_loads_neither_plans_nor_lineage() -> None:
+    late = ("pipeline.config", "pipeline.rundir.lineage", "hashlib", "shutil", "uuid")
+    program = f"import sys, remote.agent.supervisor; print(*[name for name in {late!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_every_name_of_the_run_directory_is_there_whatever_was_imported_before() -> None:
+    names = "from pipeline import rundir; import pipeline.rundir.start, pipeline.rundir.states; "
+    program = names + "print(*[name for name in rundir.__all__ if type(getattr(rundir, name)) is type(rundir)])"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
 

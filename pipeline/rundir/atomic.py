@@ -10,7 +10,6 @@ import errno
 import json
 import math
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def temporary(path: Path) -> Path:
     """A fresh hidden name beside `path`."""
-    return path.with_name(f".{path.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    return path.with_name(f".{path.name}{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """A run on disk: the run directory with its plan revisions, its stages, their outputs and attempts.
 
-Standard library only, Python >= 3.9. Imports pipeline.config and the other modules of this folder.
+Standard library only, Python >= 3.9. Imports the other modules of this folder; pipeline.config where a plan is read,
+because a supervisor reads none and stays small.
 """
 
 from __future__ import annotations
@@ -8,20 +9,21 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config import STAGES, ConfigError, Plan, set_values
 from pipeline.rundir.atomic import encode, fsync_folder, read_json, replace_link, temporary, write_json, write_new
 from pipeline.rundir.attempt import Attempt
 from pipeline.rundir.errors import PlanConflict, RunError, refuse_newer, restart_words
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import RESERVED, number_of, numbered, numbers, stay_inside, valid_name
+from pipeline.stages import STAGES
+
+if TYPE_CHECKING:
+    from pipeline.config import Plan
 
 SCHEMA = 1
 
@@ -35,6 +37,8 @@ class RunDir:
     @classmethod
     def create(cls, root: Path, name: str, plan: Plan) -> RunDir:
         """Make `root/name` with run.json and plan/0001.json, whole or not at all. Raises RunError, OSError."""
+        import shutil
+
         root = Path(root).absolute()
         if not valid_name(name) or name in RESERVED:
             raise RunError(
@@ -51,7 +55,7 @@ class RunDir:
         try:
             run = cls(build)
             run.write_plan(plan, plan.note)
-            identity = {"schema": SCHEMA, "id": uuid.uuid4().hex, "name": name, "created": time.time()}
+            identity = {"schema": SCHEMA, "id": os.urandom(16).hex(), "name": name, "created": time.time()}
             write_json(build / "run.json", identity)
             os.rename(build, path)
         except OSError as error:
@@ -99,6 +103,8 @@ class RunDir:
 
     def plan(self, revision: int | None = None) -> Plan:
         """The newest readable revision, or the one asked for. Raises RunError: none there, or one this can't read."""
+        from pipeline.config import ConfigError, Plan
+
         for number in [revision] if revision is not None else reversed(self.plans()):
             path = numbered(self.path / "plan", number, ".json")
             raw = read_json(path)
@@ -143,6 +149,8 @@ class RunDir:
         """Set keys (see config.set_values) on the newest plan and write it, again if another writer was faster.
 
         Raises ConfigError, RunError."""
+        from pipeline.config import set_values
+
         while True:
             try:
                 return self.write_plan(set_values(self.plan(), changes), note)
