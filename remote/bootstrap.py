@@ -57,7 +57,7 @@ _FIND_CODE = """\
 say use "$B"; say root "$R";
 if [ -z "$X" ]; then for D in "$R/code/$H" "$HOME/.cache/eagledeck/code/$H"; do
 if [ -O "$D" ] && [ -f "$D/remote/agent/__main__.py" ]; then
-say code "$D"; cd "$D" && exec "$B" -E -B -u -m remote.agent serve --root "$R" --nonce "$N"; exit 4; fi; done; fi;
+say code "$D"; cd "$D" && exec "$B" -E -S -B -u -m remote.agent serve --root "$R" --nonce "$N"; exit 4; fi; done; fi;
 say need; exec "$B" -I -S -B -u -c "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))" "$R" SHA "$N" $X
 """
 

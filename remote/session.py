@@ -131,7 +131,7 @@ class Session:
         """
         agent = self.agent
         script = (
-            f"cd {shlex.quote(agent.code)} && exec {shlex.quote(agent.python)} -E -B -u -m remote.agent "
+            f"cd {shlex.quote(agent.code)} && exec {shlex.quote(agent.python)} -E -S -B -u -m remote.agent "
             f'{command} --root {shlex.quote(agent.root)} --nonce "$N"'
         )
         channel, nonce = await open_shell(self.connection, script)

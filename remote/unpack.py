@@ -126,7 +126,7 @@ def main(argv: list[str], stream: BinaryIO) -> NoReturn:
         say(f"{nonce} note {failure}")
     say(f"{nonce} code {code}")
     os.chdir(code)
-    agent = ["-E", "-B", "-u", "-m", "remote.agent", "serve", "--root", root, "--nonce", nonce]
+    agent = ["-E", "-S", "-B", "-u", "-m", "remote.agent", "serve", "--root", root, "--nonce", nonce]
     os.execv(sys.executable, [sys.executable, *agent])
 
 

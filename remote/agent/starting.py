@@ -22,7 +22,7 @@ GONE_S = 5.0
 
 def command(*words: str) -> list[str]:
     """The argv of a subcommand of this package, run from the same code by the same Python."""
-    return [sys.executable, "-B", "-u", "-m", "remote.agent", *words]
+    return [sys.executable, "-S", "-B", "-u", "-m", "remote.agent", *words]
 
 
 def start_stage(
