@@ -8,7 +8,6 @@ remote.protocol.
 from __future__ import annotations
 
 import os
-import platform
 import queue
 import select
 import socket
@@ -71,7 +70,7 @@ def hello(root: Path) -> Hello:
     return Hello(
         protocol=PROTOCOL,
         agent=code_hash(),
-        python=platform.python_version(),
+        python=sys.version.split()[0],
         pid=os.getpid(),
         incarnation=incarnation(),
         wall=time.time(),
