@@ -22,7 +22,7 @@ from remote.agent.detach import Ready, detach
 from remote.agent.environment import stage_environment
 from remote.agent.holders import holders
 from remote.agent.kernel import become_subreaper
-from remote.agent.ladder import Ladder, StopPolicy
+from remote.agent.ladder import MORE_S, Ladder, StopPolicy, saving_grace
 from remote.agent.load import out_of_memory_kills
 from remote.agent.members import Identity, Membership
 from remote.agent.stagelog import LogBound, last_line
@@ -58,6 +58,7 @@ class Supervisor:
         self.asked = ""
         self._wake, self._woken = os.pipe()
         self._handle = -1
+        self._asked_wall = 0.0
         self._saved: Any = None
         self._stuck: list[dict[str, Any]] = []
         self._next_scan = self._next_tick = 0.0
@@ -240,11 +241,20 @@ class Supervisor:
             self._note("kill", f"asked by {kill.get('by')}")
             self._save_state("killing")
         elif not self.asked and self.attempt.stop_requested():
-            self.asked = "stop"
+            self.asked, self._asked_wall = "stop", time.time()
+            self._allow_saving()
             self.ladder.ask(now)
             by = (self.attempt.requested("stop") or {}).get("by")
-            self._note("stop", f"asked by {by}; {self.ladder.policy.grace_s:.0f} s to save and end")
+            self._note("stop", f"asked by {by}; {self.ladder.grace_s:.0f} s to save and end")
             self._save_state("stopping")
+        elif self.asked == "stop" and (self.ladder.term_at or 0.0) - now < MORE_S / 2 and self._allow_saving():
+            self._note("stop", f"still saving; {self.ladder.grace_s:.0f} s in all")
+            self._save_state()
+
+    def _allow_saving(self) -> bool:
+        """Gives a stop the time of the stage's own checkpoints. A service has none."""
+        progress = {} if "service" in self.spec else self.attempt.progress() or {}
+        return self.ladder.allow(saving_grace(progress, self._asked_wall, time.time()))
 
     def _scan(self) -> None:
         began = time.monotonic()
@@ -300,6 +310,8 @@ class Supervisor:
             fields["main"] = {"pid": self.main[0], "start": self.main[1]}
         if phase:
             fields["phase"] = phase
+        if self.asked == "stop":
+            fields["grace_s"] = self.ladder.grace_s
         try:
             self.attempt.write_state(**fields)
         except OSError as error:
@@ -329,7 +341,7 @@ class Supervisor:
             signal=self.signal,
             asked=self.asked,
             rung=self.ladder.rung,
-            grace_s=self.ladder.policy.grace_s,
+            grace_s=self.ladder.grace_s,
             complete=completed(self.attempt),
             adopted=self.adopt,
             last_line=last_line(log),
