@@ -9,6 +9,7 @@ from typing import Any
 
 from console.command.refusal import Refusal
 from console.command.session import Target, ask_host, connected, find_run, run_async
+from remote.errors import RemoteError
 
 
 def start(args: argparse.Namespace) -> int:
@@ -32,7 +33,25 @@ def start(args: argparse.Namespace) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
+    if args.service is not None:
+        return _stop_service(args)
     return _act(args, "stop", "was asked to save and stop")
+
+
+def _stop_service(args: argparse.Namespace) -> int:
+    """Stops a service; asked first where stages use it."""
+    if args.stage:
+        raise Refusal("A stage or a service can be stopped, not both at once.", "Leave one of them out.", 2)
+    target, name = find_run(args), args.service
+    try:
+        ask_host(target, args.accept_host_key, "stop_service", name=name, yes=args.yes)
+    except RemoteError as error:
+        if error.code != "in-use" or not sys.stdin.isatty():
+            raise
+        _confirm(name, f"{error.message}.", "`eagledeck stop` stops the run first.", "stopped")
+        ask_host(target, args.accept_host_key, "stop_service", name=name, yes=True)
+    print(f"Service {name} on {target.host.name} was asked to end.")
+    return 0
 
 
 def resume(args: argparse.Namespace) -> int:

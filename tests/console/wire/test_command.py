@@ -243,3 +243,13 @@ def test_a_changed_host_key_is_replaced_when_a_person_types_the_hosts_name(
     assert child.wait(30) == status
     os.close(primary)
     assert ((container.folder / "host_keys").read_text() == before) == bool(status)
+
+
+def test_doctor_looks_from_both_ends(container: Any) -> None:
+    run = container.eagledeck("doctor", "box", "--json")
+    by = {finding["name"]: finding for finding in json.loads(run.stdout)["findings"]}
+    assert by["survival"]["ok"] is True
+    assert by["clock skew"]["ok"] is True
+    assert by["locks"]["ok"] is True
+    assert {"sessions", "environment", "volume", "stage python"} <= set(by)
+    assert all(finding["remedy"] for finding in by.values() if finding["ok"] is False)
