@@ -25,6 +25,7 @@ from remote.agent.kernel import become_subreaper
 from remote.agent.ladder import MORE_S, Ladder, StopPolicy, saving_grace
 from remote.agent.load import out_of_memory_kills
 from remote.agent.members import Identity, Membership
+from remote.agent.memory import holding
 from remote.agent.stagelog import LogBound, last_line
 from remote.agent.trouble import told
 from remote.agent.verdict import Ending, signal_name, verdict
@@ -34,6 +35,7 @@ SCAN_SHARE = 0.001
 """A scan of all processes may take this share of a core: on a crowded host it is made less often."""
 LOG_CHECK_S = 10.0
 UNKILLABLE_S = 30.0
+RELEASE_S = 30.0
 EXIT_TRIES_S = 600.0
 ELASTIC = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 
@@ -58,6 +60,7 @@ class Supervisor:
         self.asked = ""
         self._wake, self._woken = os.pipe()
         self._handle = -1
+        self._unreleased: list[int] = []
         self._asked_wall = 0.0
         self._saved: Any = None
         self._stuck: list[dict[str, Any]] = []
@@ -89,6 +92,7 @@ class Supervisor:
         if started:
             self.ready.running(attempt=str(self.attempt.path), main=self.main[0] if self.main else None)
             self._watch()
+            self._await_memory()
         self._finish()
         return 0
 
@@ -211,6 +215,21 @@ class Supervisor:
                     self._report_unkillable()
                     wait = TICK_S
             self._sleep(wait)
+
+    def _await_memory(self) -> None:
+        """Waits, RELEASE_S at most, until no card holds memory of a process that was a member."""
+        end = time.monotonic() + RELEASE_S
+        told = False
+        # a pid that lives is somebody else's by now
+        while left := sorted(pid for pid in holding() & self.membership.ever if process_start(pid) is None):
+            if time.monotonic() > end:
+                self._note("alert", f"GPU memory of {len(left)} ended processes isn't free", pids=left[:64])
+                self._unreleased = left
+                return
+            if not told:
+                told = True
+                self._save_state("releasing")
+            time.sleep(TICK_S / 2)
 
     def _reap(self) -> None:
         while True:
@@ -348,6 +367,13 @@ class Supervisor:
             memory_kills=out_of_memory_kills() - self._memory_kills,
         )
         result = verdict(end)
+        if self._unreleased:
+            pids = ", ".join(map(str, self._unreleased[:4]))
+            held = f"the GPU memory of its ended processes (pid {pids}) isn't free"
+            result["message"] = f"{result['message']}; {held}" if result["message"] else held
+            result["remedy"] = (
+                result["remedy"] or "look at `nvidia-smi` on the host; a card that keeps it needs a reset"
+            )
         self._note("ended", f"{result['reason']}: {result['message']}" if result["message"] else result["reason"])
         self._save_exit(result)
 
