@@ -106,7 +106,8 @@ def _supervised(stage: StageDir, path: Path, body: Body) -> int:
         )
     descriptor = os.environ.pop(WRITER_FD, "")
     with ExitStack() as stack:
-        if descriptor:
+        # torchrun keeps the lock, and its workers come with no descriptor of it
+        if descriptor and "TORCHELASTIC_RUN_ID" not in os.environ:
             stack.enter_context(Lock.inherited(stage.writer_lock_path, int(descriptor)))
         return _run_body(attempt, body, _Log(), sys.stderr).code
 

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class StageRun:
         self._phase = ""
         self._rate = Rate()
         self._pending: dict[str, Any] | None = None
+        self._record: dict[str, Any] = {"counts": {}}
+        self._saving: dict[str, float | None] = {"save_s": self._save_s_before(), "saving_since": None}
         self._metrics: JsonLines | None = None
         self._events: JsonLines | None = None
         self._record_source()
@@ -127,7 +129,30 @@ class StageRun:
         }
         # a full volume is reported by the stage's own writes; a number on a screen isn't worth a run
         with contextlib.suppress(OSError):
-            self.attempt.write_progress(record)
+            self.attempt.write_progress({**record, **self._saving})
+        self._record = record
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around the writing of a checkpoint: a stop gives the stage the time it takes. Never fails it."""
+        began = time.monotonic()
+        self._tell_saving(saving_since=time.time())
+        try:
+            yield
+            self._tell_saving(save_s=time.monotonic() - began)
+        finally:
+            self._tell_saving(saving_since=None)
+
+    def _tell_saving(self, **fields: float | None) -> None:
+        self._saving.update(fields)
+        if self.main:
+            with contextlib.suppress(OSError):
+                self.attempt.write_progress({**self._record, **self._saving})
+
+    def _save_s_before(self) -> float | None:
+        before = self.attempt.stage.attempt(self.attempt.number - 1).progress() if self.resumed else None
+        known = (before or {}).get("save_s")
+        return float(known) if isinstance(known, (int, float)) else None
 
     def metric(
         self, step: int, epoch: float | None = None, values: Mapping[str, float | None] | None = None, **named: float

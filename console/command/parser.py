@@ -88,6 +88,9 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
         stage = verb(name, f"runs:{name}", text)
         _run(stage)
         stage.add_argument("stage", nargs="?", choices=STAGES, metavar="STAGE", help=f"a stage; otherwise {otherwise}")
+        if name == "stop":
+            stage.add_argument("--service", metavar="NAME", help="end this service of the host instead of a stage")
+            stage.add_argument("--yes", action="store_true", help="with --service: don't ask while stages use it")
         if name == "kill":
             stage.add_argument("--yes", action="store_true", help="don't have its name typed first")
         if name == "resume":
@@ -108,6 +111,7 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
     _json(change)
     _host_key(change)
     _add_logs(verb("logs", "logs:logs", "the log of a stage or service"))
+    _add_doctor(verb("doctor", "doctor:doctor", "what is wrong on a host, and what to do about it"))
     _add_files(verb("put", "files:put", "copy a file up to the host; resumable, hashed"), up=True)
     _add_files(
         verb("fetch", "files:fetch", "copy a file or folder home: the drafter, unless another is named"), up=False
@@ -233,6 +237,14 @@ def _add_logs(logs: argparse.ArgumentParser) -> None:
     logs.add_argument("-n", "--lines", type=_positive, default=50, metavar="N", help="how many lines of its end (50)")
     logs.add_argument("--attempt", type=_positive, metavar="N", help="an earlier attempt of the stage (the newest)")
     _host_key(logs)
+
+
+def _add_doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument(
+        "where", metavar="HOST", help="a host of eagledeck.toml, or a run: then its Pythons, volume and environment too"
+    )
+    _json(doctor)
+    _host_key(doctor)
 
 
 def _add_files(parser: argparse.ArgumentParser, up: bool) -> None:

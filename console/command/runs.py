@@ -13,6 +13,7 @@ from console.command.session import ask_host, connected, find_run, run_async, ru
 from console.command.set import change_lines, change_plan
 from console.snapshot import StageView
 from console.views import stage_views
+from remote.errors import RemoteError
 
 
 def start(args: argparse.Namespace) -> int:
@@ -39,6 +40,10 @@ def start(args: argparse.Namespace) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
+    if args.service is not None:
+        return _stop_service(args)
+    if args.yes:
+        raise Refusal("--yes is about a service; a stage is stopped without a question.", "Leave it out.", 2)
     target = find_run(args)
     asked = {"stage": args.stage} if args.stage else {}
 
@@ -64,6 +69,22 @@ def _stopping(stage: StageView, host: str, run: str, now: float) -> str:
     grace = f", and is ended by force {shown.duration(stage.stop_grace_s)} after that" if stage.stop_grace_s else ""
     kill = f"`eagledeck kill {run}` ends it at once; what it has not saved is lost."
     return f"{stage.name} on {host} is stopping already{since}{grace if since else ''}. {kill}"
+
+
+def _stop_service(args: argparse.Namespace) -> int:
+    """Stops a service; asked first where stages use it."""
+    if args.stage:
+        raise Refusal("A stage or a service can be stopped, not both at once.", "Leave one of them out.", 2)
+    target, name = find_run(args), args.service
+    try:
+        ask_host(target, args.accept_host_key, "stop_service", name=name, yes=args.yes)
+    except RemoteError as error:
+        if error.code != "in-use" or not sys.stdin.isatty():
+            raise
+        _confirm(name, f"{error.message}.", "`eagledeck stop` stops the run first.", "stopped")
+        ask_host(target, args.accept_host_key, "stop_service", name=name, yes=True)
+    print(f"Service {name} on {target.host.name} was asked to end.")
+    return 0
 
 
 def resume(args: argparse.Namespace) -> int:

@@ -129,8 +129,9 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
     if outcome is not None and not running and not writing:
         return _ended(base, _BY_REASON.get(str(outcome.get("result")), StageState.FAILED), outcome)
     if running:
-        stopping = attempt.stop_requested()
-        return replace(base, state=StageState.STOPPING if stopping else StageState.RUNNING)
+        stopping = attempt.stop_requested() or attempt.requested("kill") is not None
+        base = replace(base, state=StageState.STOPPING if stopping else StageState.RUNNING)
+        return _still_there(base, state)
     report = _completed(attempt)
     if report is not None and not writing and not attempt.living():
         return _ended(base, StageState.DONE, report)
@@ -159,6 +160,19 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
         message="The supervisor and the stage are gone without a record of how they ended",
         remedy="Look at the stage's log, then resume it",
     )
+
+
+def _still_there(base: StageStatus, state: Mapping[str, Any]) -> StageStatus:
+    """What keeps a stage that is to end: processes that can't be killed, or GPU memory that isn't free yet."""
+    if state.get("phase") == "unkillable":
+        stuck = [entry for entry in state.get("unkillable") or [] if isinstance(entry, dict)]
+        names = ", ".join(f"{entry.get('name')} (pid {entry.get('pid')}, {entry.get('state')})" for entry in stuck[:4])
+        message = f"UNKILLABLE: {names}"
+        remedy = "They hang in the kernel: mend what they wait for (a mount, a GPU), or restart the host"
+        return replace(base, message=message, remedy=remedy)
+    if state.get("phase") == "releasing":
+        return replace(base, message="Its processes are gone, their GPU memory isn't free yet")
+    return base
 
 
 def _completed(attempt: Attempt) -> dict[str, Any] | None:

@@ -187,13 +187,14 @@ class _Loop:
             "best": {"step": self.best.step, "value": self.best.value, "values": self.best.values},
             "last": self.last,
         }
-        write_checkpoint(
-            stage.output / CHECKPOINTS,
-            f"step-{step:06d}",
-            lambda folder: trainer.save(folder, extra),
-            {"step": step, "epoch": trainer.epoch},
-            keep=self.params.keep_checkpoints,
-        )
+        with stage.saving():
+            write_checkpoint(
+                stage.output / CHECKPOINTS,
+                f"step-{step:06d}",
+                lambda folder: trainer.save(folder, extra),
+                {"step": step, "epoch": trainer.epoch},
+                keep=self.params.keep_checkpoints,
+            )
         self.saved_at, self.saved_step = time.monotonic(), step
         stage.event("checkpoint", f"checkpoint at step {step}", step=step)
         self._progress("running")

@@ -13,6 +13,7 @@ USAGE = """usage: python -B -u -m remote.agent COMMAND …
   supervise --attempt PATH            run one attempt, detached
   conduct   --run DIR                 go from stage to stage, detached
   record    --root ROOT               record the host's telemetry, detached
+  linger    --root ROOT               be there for two minutes, detached: doctor looks whether it survives
   doctor    --root ROOT [--run DIR] [--json]
                                       check the host
 """
@@ -61,6 +62,10 @@ def main(argv: list[str]) -> int:
         from remote.agent.recorder import record
 
         return record(Path(_need(options, "root")).absolute())
+    if command == "linger":
+        from remote.agent.survivor import linger
+
+        return linger(Path(_need(options, "root")).absolute())
     if command == "doctor":
         return _doctor(Path(_need(options, "root")).absolute(), options.get("run", ""), "json" in options)
     sys.stderr.write(USAGE)

@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from pipeline.config import STAGES, Plan
 from pipeline.rundir import RunDir, RunError, try_locks
 from pipeline.rundir.claims import working
 from pipeline.volume import Volume, space, volume_of
+from remote.agent.environment import BASE, container_environment
 from remote.agent.gpus import GpuReader
 from remote.agent.paths import CODE
 from remote.agent.trouble import told
 
 PROBE_S = 120.0
+CHANNELS = 4
 LIBRARIES = ("torch", "transformers", "safetensors", "openai")
 _PROBE = """
 import importlib, json, sys
@@ -50,7 +53,16 @@ def examine(root: Path, run: RunDir | None = None) -> dict[str, Any]:
     """{"findings": [{"name", "ok": bool|None, "value", "message", "remedy"}], "ok"}; ok None: for information."""
     plan = run.plan() if run else None
     volume = volume_of(run, plan) if run and plan else Volume(root)
-    findings = [*_agent(), *_pythons(plan), *_volume(volume), *_locks(root), *_gpus(), *_clock()]
+    findings = [
+        *_agent(),
+        *_pythons(plan),
+        *_volume(volume),
+        *_locks(root),
+        *_gpus(),
+        *_clock(),
+        *_environment(plan),
+        *_sessions(),
+    ]
     return {"findings": findings, "ok": all(finding["ok"] is not False for finding in findings)}
 
 
@@ -160,6 +172,43 @@ def _gpus() -> Iterator[dict[str, Any]]:
     names = ", ".join(f"{row['index']}: {row['name'] or row['error']}" for row in seen["gpus"])
     yield _finding(
         "gpus", None if not bad else False, len(seen["gpus"]), names or seen["note"], bad[0]["error"] if bad else ""
+    )
+
+
+def _environment(plan: Plan | None, ours: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+    """What the container was started with and an SSH session lacks: names only, since values may be secrets."""
+    ours = os.environ if ours is None else ours
+    allowed = {name for settings in plan.stages.values() for name in settings.env_allow} if plan else set()
+    lacking = sorted(set(container_environment()) - set(ours) - set(BASE) - allowed)
+    message = f"{len(lacking)} variables of the container are missing here: {', '.join(lacking)[:400]}"
+    yield _finding(
+        "environment",
+        None,
+        lacking,
+        message if lacking else "the container has no variable that stages lack",
+        f"a stage that needs one gets it by STAGE.env_allow={lacking[0]}" if lacking else "",
+    )
+
+
+def _sessions() -> Iterator[dict[str, Any]]:
+    """sshd's limit of sessions on one connection, as its configuration has it; root alone may ask."""
+    program = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
+    try:
+        shown = subprocess.run([program or "sshd", "-T"], capture_output=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        shown = b""
+    words = next((line.split() for line in shown.lower().splitlines() if line.startswith(b"maxsessions ")), [])
+    limit = int(words[1]) if len(words) == 2 and words[1].isdigit() else None
+    if limit is None:
+        yield _finding("sessions", None, None, "sshd doesn't tell how many sessions one connection may have")
+        return
+    few = limit < CHANNELS
+    yield _finding(
+        "sessions",
+        not few,
+        limit,
+        f"sshd allows {limit} sessions on one connection (MaxSessions)",
+        f"set MaxSessions to {CHANNELS} or more in sshd_config: logs and files have their own" if few else "",
     )
 
 

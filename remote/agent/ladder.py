@@ -8,12 +8,18 @@ first, so that an elastic agent doesn't start its workers anew. Imports the stan
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from remote.agent.members import Identity
 
 Order = tuple[Identity, int]
+
+SAVE_TIMES, SAVE_LEAST_S = 2.0, 30.0
+FIRST_SAVE_S = 1800.0
+"""Nobody knows how long a first checkpoint takes: while it is being written, a stop waits this long at most."""
+MORE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,19 @@ class StopPolicy:
     """What the main process left behind may take this long to end by itself."""
 
 
+def saving_grace(progress: Mapping[str, Any], asked_wall: float, wall: float) -> float:
+    """Seconds of grace that progress.json asks for: twice the last checkpoint's, at least 30; 0: none.
+
+    The first checkpoint has MORE_S from now on, again and again while it is being written.
+    """
+    took, since = progress.get("save_s"), progress.get("saving_since")
+    if isinstance(took, (int, float)):
+        return min(FIRST_SAVE_S, max(SAVE_LEAST_S, SAVE_TIMES * took))
+    if isinstance(since, (int, float)) and wall - since < FIRST_SAVE_S:
+        return max(0.0, wall - asked_wall) + MORE_S
+    return 0.0
+
+
 @dataclass
 class Ladder:
     policy: StopPolicy
@@ -38,16 +57,31 @@ class Ladder:
     ended_at: float | None = None
     term_at: float | None = None
     kill_at: float | None = None
+    grace_s: float = 0.0
+    """The policy's, or more: see `allow`."""
     rung: str = ""
     """The highest rung used: asked, interrupted, terminated, killed; leftovers of an ended main process don't count."""
     _sent: set[tuple[Identity, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.grace_s = max(self.grace_s, self.policy.grace_s)
 
     def ask(self, now: float) -> None:
         """A stop was requested. Asking again changes nothing."""
         if self.asked_at is None:
             self.asked_at = now
             self.rung = self.rung or "asked"
-            self._term_by(now + self.policy.grace_s)
+            self._term_by(now + self.grace_s)
+
+    def allow(self, grace_s: float) -> bool:
+        """Gives a stop this long, when that is longer than it had and SIGTERM hasn't gone out. Whether it changed."""
+        late = self.rung in ("terminated", "killed") or self.kill_at is not None or self.ended_at is not None
+        if late or grace_s <= self.grace_s:
+            return False
+        self.grace_s = grace_s
+        if self.asked_at is not None:
+            self.term_at = self.asked_at + grace_s
+        return True
 
     def kill(self, now: float) -> None:
         self.kill_at = now if self.kill_at is None else min(self.kill_at, now)

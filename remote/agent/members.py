@@ -95,6 +95,8 @@ class Membership:
     def __init__(self, root: int | None, remembered: Iterable[Identity] = (), excluded: Iterable[int] = ()) -> None:
         self.root = root
         self.remembered: set[Identity] = set(remembered)
+        self.ever: set[int] = {pid for pid, _ in self.remembered}
+        """Pids of all that were members; one may be somebody else's by now."""
         self.sessions: dict[int, int] = {}
         """Session id -> start of its leader when first seen (0: it was gone already)."""
         self._excluded = {0, 1, *excluded}
@@ -133,6 +135,7 @@ class Membership:
                     queue += by_session[process.session]
         living = [process for process in found.values() if not process.dead]
         self.remembered = {process.identity for process in living}
+        self.ever.update(process.pid for process in living)
         return living
 
 

@@ -52,6 +52,18 @@ class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
+class _ProcessInfo(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+MOST_PROCESSES = 512
+
+
 class NvmlError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(MEANING.get(code, f"NVML error {code}"))
@@ -110,6 +122,20 @@ class Nvml:
             row["error"] = lost or "the card answers nothing"
         return row
 
+    def pids(self) -> set[int]:
+        """Processes that hold memory of any card, as NVML numbers them; without those of cards that don't tell."""
+        found: set[int] = set()
+        for index in range(self.count()):
+            handle, number = ctypes.c_void_p(), ctypes.c_uint(MOST_PROCESSES)
+            box = (_ProcessInfo * MOST_PROCESSES)()
+            try:
+                self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+                self.call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(number), box)
+            except NvmlError:
+                continue
+            found.update(int(entry.pid) for entry in box[: number.value])
+        return found
+
     def _number(self, name: str, handle: Any, *args: Any) -> int | None:
         number = ctypes.c_uint()
         try:
@@ -137,6 +163,16 @@ def sample(nvml: Nvml) -> dict[str, Any]:
     return {"gpus": rows, "note": "" if rows else NO_GPU}
 
 
+def tell_pids() -> int:
+    """Prints the processes that hold memory as one JSON list; status 1 where that can't be told."""
+    die_with_parent(signal.SIGKILL)
+    try:
+        print(json.dumps(sorted(Nvml().pids())), flush=True)
+    except (NvmlError, OSError):
+        return 1
+    return 0
+
+
 def main() -> int:
     """Serves samples until the input ends. A host without the library gets one line and no process that stays."""
     die_with_parent(signal.SIGKILL)
@@ -158,4 +194,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell_pids() if sys.argv[1:] == ["pids"] else main())

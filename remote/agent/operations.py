@@ -33,7 +33,7 @@ from remote.protocol import ProtocolError
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
 LAST_WORDS_S = 5.0
 """A conductor that was asked to stop is there this long after its stage has ended: it stops services, and notes why."""
-CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt"})
+CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt", "stop_service"})
 
 
 class Refused(Exception):
@@ -174,6 +174,11 @@ class Operations:
 
         return doctor.examine(self.root, self._run(run) if run else None)
 
+    def op_survivor(self, pid: int = 0, start: int = 0) -> dict[str, Any]:
+        from remote.agent import survivor
+
+        return survivor.look_for(pid, start) if pid else survivor.leave(self.root)
+
     # ------------------------------------------------------------ changing
 
     def op_create(self, name: str, plan: dict[str, Any]) -> dict[str, Any]:
@@ -265,6 +270,18 @@ class Operations:
         if not killed and not conductor:
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
         return {"stages": killed, "conductor": conductor}
+
+    def op_stop_service(self, name: str, yes: bool = False) -> dict[str, Any]:
+        service_path(self.root, name)
+        used = services.stop(self.root, name, "a person", yes)
+        if used and not yes:
+            who = ", ".join(used)
+            raise Refused(
+                "in-use",
+                f"{who} {'use' if len(used) > 1 else 'uses'} service {name}, and will fail or wait without it",
+                f"stop {'them' if len(used) > 1 else 'it'} first; --yes stops the service all the same",
+            )
+        return {"used": used}
 
     def op_adopt(self, run: str, stage: str) -> dict[str, Any]:
         folder = self._stage(run, stage)

@@ -13,7 +13,17 @@ from pipeline.config import Plan
 from pipeline.counts import counted, saved_step, worked_s
 from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
-from pipeline.rundir import STAGES, RunDir, RunError, StageDir, StageState, StageStatus, counting_output, status
+from pipeline.rundir import (
+    STAGES,
+    Attempt,
+    RunDir,
+    RunError,
+    StageDir,
+    StageState,
+    StageStatus,
+    counting_output,
+    status,
+)
 from remote.agent.conductor import conductor_view
 from remote.agent.service_view import describe, view
 
@@ -144,9 +154,15 @@ def stage_view(run: RunDir, name: str, plan: Plan) -> dict[str, Any]:
         "bytes": progress.get("bytes") or known.get("bytes"),
         "report": report,
         "borrowed": seen.borrowed,
-        "stop_grace_s": plan.stages[name].grace_s if stop else None,
+        "stop_grace_s": _grace(attempt, plan.stages[name].grace_s) if stop and attempt else None,
         "stop_since": stop.get("t") if stop else None,
     }
+
+
+def _grace(attempt: Attempt, planned: float) -> float:
+    """Seconds that its supervisor gives a stopping stage; what is planned until it has said so."""
+    given = attempt.state().get("grace_s")
+    return float(given) if isinstance(given, (int, float)) else planned
 
 
 def _elapsed(stage: StageDir, seen: StageStatus, now: float) -> float | None:

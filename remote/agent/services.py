@@ -195,6 +195,26 @@ def release(run: RunDir, plan: Plan, name: str, wait: bool = True) -> bool:
         return _stop(root, name, f"{run.name} needs it no longer", wait)
 
 
+def stop(root: Path, name: str, why: str, used_or_not: bool = False) -> list[str]:
+    """Asks a service to end, unless stages use it; these, as RUN/STAGE. ``used_or_not``: stopped all the same.
+
+    Raises RunError when it doesn't run.
+    """
+    if not (root / "services" / name).is_dir():
+        raise RunError(f"there is no service {name} in {root}", "see the services of the run's plan")
+    with _using(root, name):
+        seen = view(root, name)
+        if not seen.up:
+            raise RunError(f"service {name} is {seen.state}", "there is nothing to stop")
+        used = []
+        for run in users(root, name):
+            record = read_json(root / "services" / name / "users" / f"{run}.json") or {}
+            used.append(f"{run}/{record['stage']}" if record.get("stage") else run)
+        if not used or used_or_not:
+            _stop(root, name, why, wait=False)
+        return used
+
+
 def _stop(root: Path, name: str, why: str, wait: bool = True) -> bool:
     seen, service = view(root, name), ServiceDir.of(root, name)
     attempt = service.latest()

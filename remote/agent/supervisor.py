@@ -22,9 +22,10 @@ from remote.agent.detach import Ready, detach
 from remote.agent.environment import stage_environment
 from remote.agent.holders import holders
 from remote.agent.kernel import become_subreaper
-from remote.agent.ladder import Ladder, StopPolicy
+from remote.agent.ladder import MORE_S, Ladder, StopPolicy, saving_grace
 from remote.agent.load import out_of_memory_kills
 from remote.agent.members import Identity, Membership
+from remote.agent.memory import holding
 from remote.agent.stagelog import LogBound, last_line
 from remote.agent.trouble import told
 from remote.agent.verdict import Ending, signal_name, verdict
@@ -34,6 +35,7 @@ SCAN_SHARE = 0.001
 """A scan of all processes may take this share of a core: on a crowded host it is made less often."""
 LOG_CHECK_S = 10.0
 UNKILLABLE_S = 30.0
+RELEASE_S = 30.0
 EXIT_TRIES_S = 600.0
 ELASTIC = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 
@@ -58,6 +60,8 @@ class Supervisor:
         self.asked = ""
         self._wake, self._woken = os.pipe()
         self._handle = -1
+        self._unreleased: list[int] = []
+        self._asked_wall = 0.0
         self._saved: Any = None
         self._stuck: list[dict[str, Any]] = []
         self._next_scan = self._next_tick = 0.0
@@ -88,6 +92,7 @@ class Supervisor:
         if started:
             self.ready.running(attempt=str(self.attempt.path), main=self.main[0] if self.main else None)
             self._watch()
+            self._await_memory()
         self._finish()
         return 0
 
@@ -211,6 +216,21 @@ class Supervisor:
                     wait = TICK_S
             self._sleep(wait)
 
+    def _await_memory(self) -> None:
+        """Waits, RELEASE_S at most, until no card holds memory of a process that was a member."""
+        end = time.monotonic() + RELEASE_S
+        told = False
+        # a pid that lives is somebody else's by now
+        while left := sorted(pid for pid in holding() & self.membership.ever if process_start(pid) is None):
+            if time.monotonic() > end:
+                self._note("alert", f"GPU memory of {len(left)} ended processes isn't free", pids=left[:64])
+                self._unreleased = left
+                return
+            if not told:
+                told = True
+                self._save_state("releasing")
+            time.sleep(TICK_S / 2)
+
     def _reap(self) -> None:
         while True:
             try:
@@ -240,11 +260,20 @@ class Supervisor:
             self._note("kill", f"asked by {kill.get('by')}")
             self._save_state("killing")
         elif not self.asked and self.attempt.stop_requested():
-            self.asked = "stop"
+            self.asked, self._asked_wall = "stop", time.time()
+            self._allow_saving()
             self.ladder.ask(now)
             by = (self.attempt.requested("stop") or {}).get("by")
-            self._note("stop", f"asked by {by}; {self.ladder.policy.grace_s:.0f} s to save and end")
+            self._note("stop", f"asked by {by}; {self.ladder.grace_s:.0f} s to save and end")
             self._save_state("stopping")
+        elif self.asked == "stop" and (self.ladder.term_at or 0.0) - now < MORE_S / 2 and self._allow_saving():
+            self._note("stop", f"still saving; {self.ladder.grace_s:.0f} s in all")
+            self._save_state()
+
+    def _allow_saving(self) -> bool:
+        """Gives a stop the time of the stage's own checkpoints. A service has none."""
+        progress = {} if "service" in self.spec else self.attempt.progress() or {}
+        return self.ladder.allow(saving_grace(progress, self._asked_wall, time.time()))
 
     def _scan(self) -> None:
         began = time.monotonic()
@@ -300,6 +329,8 @@ class Supervisor:
             fields["main"] = {"pid": self.main[0], "start": self.main[1]}
         if phase:
             fields["phase"] = phase
+        if self.asked == "stop":
+            fields["grace_s"] = self.ladder.grace_s
         try:
             self.attempt.write_state(**fields)
         except OSError as error:
@@ -329,13 +360,20 @@ class Supervisor:
             signal=self.signal,
             asked=self.asked,
             rung=self.ladder.rung,
-            grace_s=self.ladder.policy.grace_s,
+            grace_s=self.ladder.grace_s,
             complete=completed(self.attempt),
             adopted=self.adopt,
             last_line=last_line(log),
             memory_kills=out_of_memory_kills() - self._memory_kills,
         )
         result = verdict(end)
+        if self._unreleased:
+            pids = ", ".join(map(str, self._unreleased[:4]))
+            held = f"the GPU memory of its ended processes (pid {pids}) isn't free"
+            result["message"] = f"{result['message']}; {held}" if result["message"] else held
+            result["remedy"] = (
+                result["remedy"] or "look at `nvidia-smi` on the host; a card that keeps it needs a reset"
+            )
         self._note("ended", f"{result['reason']}: {result['message']}" if result["message"] else result["reason"])
         self._save_exit(result)
 

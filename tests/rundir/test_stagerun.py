@@ -310,3 +310,22 @@ class TestFailures:
 
 def test_the_spec_is_json_all_the_way(stage: StageRun) -> None:
     assert json.loads((stage.attempt.path / "spec.json").read_text())["gpus"] == "all"
+
+
+class TestSaving:
+    def test_how_long_a_checkpoint_takes_is_told_while_and_after(self, stage: StageRun, clock: Clock) -> None:
+        stage.progress(5, 10, "steps", counts={"tokens": 7})
+        assert (progress(stage)["save_s"], progress(stage)["saving_since"]) == (None, None)
+        with stage.saving():
+            assert progress(stage)["saving_since"] == clock.time()
+            assert progress(stage)["counts"] == {"tokens": 7}
+            clock.now += 42
+        assert (progress(stage)["save_s"], progress(stage)["saving_since"]) == (42, None)
+        clock.now += 1
+        stage.progress(6, 10, "steps")
+        assert progress(stage)["save_s"] == 42
+
+    def test_one_that_fails_tells_no_time(self, stage: StageRun, clock: Clock) -> None:
+        with pytest.raises(OSError, match="full"), stage.saving():
+            raise OSError("full")
+        assert (progress(stage)["save_s"], progress(stage)["saving_since"]) == (None, None)

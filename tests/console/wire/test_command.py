@@ -344,3 +344,13 @@ def test_a_passphrase_is_asked_once_and_kept_nowhere(container: Any, locked: Pat
     os.close(primary)
     assert said in asked.decode() + told.decode() and b"secret" not in told and b"Passphrase" not in told
     assert {path: path.read_bytes() for path in container.folder.glob("*") if path.is_file()} == before
+
+
+def test_doctor_looks_from_both_ends(container: Any) -> None:
+    run = container.eagledeck("doctor", "box", "--json")
+    by = {finding["name"]: finding for finding in json.loads(run.stdout)["findings"]}
+    assert by["survival"]["ok"] is True
+    assert by["clock skew"]["ok"] is True
+    assert by["locks"]["ok"] is True
+    assert {"sessions", "environment", "volume", "stage python"} <= set(by)
+    assert all(finding["remedy"] for finding in by.values() if finding["ok"] is False)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from remote.agent.ladder import Ladder, StopPolicy
+from remote.agent.ladder import Ladder, StopPolicy, saving_grace
 from remote.agent.supervisor import stop_policy
 from remote.agent.verdict import Ending, verdict
 
@@ -44,6 +44,34 @@ def test_stop_climbs_rung_by_rung():
     assert len([order for order in orders if order[1] == signal.SIGINT]) == 1
     assert len([order for order in orders if order[1] == signal.SIGTERM]) == 1
     assert len([order for order in orders if order[1] == signal.SIGKILL]) > 50  # until nobody is left
+
+
+@pytest.mark.parametrize(
+    ("progress", "want"),
+    [
+        ({}, 0),
+        ({"save_s": 90.0}, 180),
+        ({"save_s": 2.0}, 30),
+        ({"save_s": 1e6}, 1800),
+        ({"save_s": None, "saving_since": 1000.0}, 100 + 30),
+        ({"save_s": None, "saving_since": 1100.0 - 1801}, 0),
+        ({"save_s": 90.0, "saving_since": 1000.0}, 180),
+        ({"save_s": "x", "saving_since": "y"}, 0),
+    ],
+)
+def test_the_grace_that_a_checkpoint_asks_for(progress, want):
+    assert saving_grace(progress, 1000.0, 1100.0) == want
+
+
+def test_a_stop_is_given_more_time_but_not_once_it_was_terminated():
+    ladder = Ladder(POLICY)
+    assert not ladder.allow(30)
+    ladder.ask(0.0)
+    assert ladder.allow(180)
+    orders = climb(ladder, until=200)
+    assert first(orders, signal.SIGTERM)[0] == 180.0
+    assert not ladder.allow(400)
+    assert ladder.grace_s == 180
 
 
 def test_the_main_process_goes_first():

@@ -134,6 +134,9 @@ def test_what_cannot_be_killed_on_a_full_volume_ends_no_supervisor(host, monkeyp
         supervisor._report_unkillable()
     assert notes == ["1 processes can't be killed"]
     assert attempt.state()["phase"] == "unkillable"
+    with Lock.acquire(stage.lock_path):
+        assert status(stage).message == "UNKILLABLE: stuck (pid 1, D)"
+        assert "restart the host" in status(stage).remedy
 
 
 def test_a_start_that_breaks_halfway_ends_as_failed(host, monkeypatch):

@@ -14,6 +14,8 @@ from pipeline.rundir import RunDir, RunError, StageState, held, process_start, s
 from remote.agent import services
 from remote.agent.attempts import ServiceDir
 from remote.agent.conductor import conductor_view
+from remote.agent.operations import Operations, Refused
+from remote.agent.paths import PathRefused
 from remote.agent.service_view import allowed_through, define, needed, users, view
 from remote.agent.starting import start_conductor
 
@@ -262,3 +264,34 @@ def test_a_service_outside_deploy_runs_without_a_drafter(host):
     words = ["x", "{drafted}", "--algorithm", "EAGLE3", "{/drafted}", "--steps", "{k}", "y"]
     run = make(host, "grouped", command=words)
     assert define(run, run.plan(), "engine").command("1") == ["x", "y"]
+
+
+def test_a_used_service_is_stopped_only_when_told_so(host, wait_for):
+    run = make(host, generate={"steps": 100000, "pause": 0.01})
+    operations = Operations(host.root)
+    with pytest.raises(RunError, match="there is no service engine"):
+        operations.call("stop_service", {"name": "engine"})
+    start_conductor(run.path, {"through": "generate"})
+    wait_for(lambda: status(run.stage("generate")).state is StageState.RUNNING)
+    pid = service_pid(host)
+    with pytest.raises(Refused, match=r"r1/generate uses service engine") as refused:
+        operations.call("stop_service", {"name": "engine"})
+    assert (refused.value.code, "--yes" in refused.value.remedy) == ("in-use", True)
+    assert view(host.root, "engine").state == "READY"
+    assert operations.call("stop_service", {"name": "engine", "yes": True})["used"] == ["r1/generate"]
+    wait_for(lambda: view(host.root, "engine").state == "STOPPED")
+    assert process_start(pid) is None
+    with pytest.raises(RunError, match="engine is STOPPED"):
+        operations.call("stop_service", {"name": "engine"})
+
+
+def test_a_service_that_nobody_uses_is_stopped_unasked(host, wait_for):
+    run = make(host, more={"keep": True})
+    ensure(run)
+    assert Operations(host.root).call("stop_service", {"name": "engine"})["used"] == []
+    wait_for(lambda: view(host.root, "engine").state == "STOPPED")
+
+
+def test_the_name_of_a_service_never_leaves_the_root(host):
+    with pytest.raises(PathRefused):
+        Operations(host.root).call("stop_service", {"name": "../x"})
