@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 
+from remote.agent.gpus import without_cuda
 from remote.agent.paths import CODE
 
 ANSWER_S = 5.0
@@ -19,7 +20,7 @@ def holding() -> set[int]:
     """Pids that hold memory of a card; empty where NVML is missing, hangs or crashes."""
     argv = [sys.executable, "-S", "-E", "-B", "-m", "remote.agent.nvml", "pids"]
     try:
-        done = subprocess.run(argv, cwd=CODE, capture_output=True, timeout=ANSWER_S, check=False)
+        done = subprocess.run(argv, cwd=CODE, env=without_cuda(), capture_output=True, timeout=ANSWER_S, check=False)
         return {int(pid) for pid in json.loads(done.stdout)} if done.returncode == 0 else set()
     except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
         return set()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.rundir import status
 from remote.agent import starting
+from remote.agent.gpus import without_cuda
 from remote.agent.memory import holding
+from remote.agent.paths import CODE
 
 NVML = r"""
 #include <stdio.h>
@@ -111,3 +114,49 @@ def test_agent_and_its_nvml_child_weigh_at_most_30_mb(holders, host):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     assert total * 1024 <= 30_000_000
+
+
+TABLES = """
+#include <string.h>
+static char tables[12 << 20];
+void clear(void) { memset(tables, 0, sizeof tables); tables[6 << 20] = 7; }
+int at(long place) { return tables[place]; }
+"""
+GIVE_BACK = """
+import ctypes, sys
+from pathlib import Path
+from remote.agent.kernel import give_back_zeros
+
+def used():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) * 1024
+
+library = ctypes.CDLL(sys.argv[1])
+library.clear()
+before = used()
+given = give_back_zeros("libtables")
+print(given, before - used(), library.at(ctypes.c_long(6 << 20)), library.at(ctypes.c_long(1 << 20)))
+"""
+
+
+def test_zeros_of_a_library_are_given_back_and_nothing_else(tmp_path):
+    source, library = tmp_path / "tables.c", tmp_path / "libtables.so.1"
+    source.write_text(TABLES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O0", "-o", str(library), str(source)], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", GIVE_BACK, str(library)], cwd=CODE, capture_output=True, text=True, check=True
+    )
+    given, less, kept, zero = map(int, done.stdout.split())
+    assert 11 << 20 < given <= 12 << 20
+    assert less > 11 << 20
+    assert (kept, zero) == (7, 0)
+
+
+def test_nvml_finds_no_cuda(holders, monkeypatch):
+    """The empty file is found first, and what the person's own path holds comes after it."""
+    folder, *rest = without_cuda()["LD_LIBRARY_PATH"].split(os.pathsep)
+    assert (Path(folder) / "libcuda.so.1").read_bytes() == b""
+    assert rest == os.environ["LD_LIBRARY_PATH"].split(os.pathsep)
+    load = "import ctypes; ctypes.CDLL('libcuda.so.1')"
+    done = subprocess.run([sys.executable, "-c", load], env=without_cuda(), capture_output=True, text=True)
+    assert done.returncode and "libcuda.so.1" in done.stderr
