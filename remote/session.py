@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import shlex
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,9 @@ from remote.sanitize import clean_text
 
 BULK = frozenset({"tail", "metrics", "telemetry", "events"})
 HELPER_S = 20.0
+PIECE_S = 1.0
+"""A piece of a log may take this long to arrive: on one TCP connection a heartbeat waits behind it."""
+FIRST_PIECE, LEAST_PIECE = 8192, 1024
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Session:
         self._bulk_running: asyncio.Task[None] | None = None
         self._bulk_opening = asyncio.Lock()
         self._one_channel = False
+        self._piece = FIRST_PIECE
 
     def _client_of(self, agent: Agent, on_push: OnPush) -> AgentClient:
         return AgentClient(agent.channel, agent.hello, on_push, self._pace.ping, self._pace.silence)
@@ -100,7 +105,16 @@ class Session:
     async def request(self, op: str, args: dict[str, Any], deadline_s: float) -> Any:
         """As AgentClient.request."""
         client = await self._bulk_client() if op in BULK else self._client
-        return await client.request(op, args, deadline_s)
+        if op != "tail":
+            return await client.request(op, args, deadline_s)
+        asked = min(args.get("max") or protocol.TAIL_MAX, self._piece)
+        began = time.monotonic()
+        answer = await client.request(op, {**args, "max": asked}, deadline_s)
+        got = len(answer.get("data") or "") * 3 // 4 if isinstance(answer, dict) else 0
+        took = time.monotonic() - began
+        if asked == self._piece or took > PIECE_S:
+            self._piece = next_piece(asked, got, took)
+        return answer
 
     async def _bulk_client(self) -> AgentClient:
         async with self._bulk_opening:
@@ -156,6 +170,14 @@ class Session:
         if self._bulk_running is not None:
             self._bulk_running.cancel()
         await self.connection.close()
+
+
+def next_piece(asked: int, got: int, took_s: float) -> int:
+    """Bytes of a log to ask for, after ``got`` of ``asked`` took so long: what the link carries in PIECE_S."""
+    carried = int(got * PIECE_S / max(took_s, 0.001))
+    if got < asked:  # the log ended: the link may carry more than was seen
+        carried = max(carried, asked) if took_s < PIECE_S else carried
+    return max(LEAST_PIECE, min(carried, 2 * asked, protocol.TAIL_MAX))
 
 
 async def open_session(
