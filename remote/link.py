@@ -117,6 +117,7 @@ class Link:
         rtt, skew = (session.rtt_s, session.skew_s) if session else (None, None)
         return replace(
             self._state,
+            message=self._state.message or (" ".join(session.notes) if session else ""),
             retry_in_s=max(0.0, self._retry_at - now) if self._state.kind is Kind.BACKOFF else None,
             rtt_ms=None if rtt is None else rtt * 1000,
             skew_s=skew,
@@ -314,8 +315,7 @@ class Link:
     def _set(self, kind: Kind, error: RemoteError | None = None) -> None:
         if kind is self._state.kind and error is self._state.error:
             return
-        notes = " ".join(self._session.notes) if self._session else ""
-        message, remedy = (error.message, error.remedy) if error else (notes, "")
+        message, remedy = (error.message, error.remedy) if error else ("", "")
         since = self._state.since_mono if kind is self._state.kind else time.monotonic()
         self._state = LinkState(kind, since, message, remedy, error=error)
         self._tell(self._observers, self.state)

@@ -31,6 +31,7 @@ HELPER_S = 20.0
 PIECE_S = 1.0
 """A piece of a log may take this long to arrive: on one TCP connection a heartbeat waits behind it."""
 FIRST_PIECE, LEAST_PIECE = 8192, 1024
+_ONE_CHANNEL = "The host allows too few sessions (MaxSessions in its sshd_config); logs share one with everything else."
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Session:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not as the person may think: settings that are not followed, code in another place."""
-        return (*self.connection.resolved.notes, *self.agent.notes)
+        """What is not as the person may think: settings that are not followed, code in another place, one channel."""
+        return (*self.connection.resolved.notes, *self.agent.notes, *(_ONE_CHANNEL,) * self._one_channel)
 
     @property
     def heard_mono(self) -> float:
@@ -148,7 +149,7 @@ class Session:
             f"cd {shlex.quote(agent.code)} && exec {shlex.quote(agent.python)} -E -B -u -m remote.agent "
             f'{command} --root {shlex.quote(agent.root)} --nonce "$N"'
         )
-        channel, nonce = await open_shell(self.connection, script)
+        channel, nonce = await self._helper_shell(script)
         try:
             async with asyncio.timeout(HELPER_S):
                 while await channel.read_until(b"\n") != nonce.encode():
@@ -164,6 +165,17 @@ class Session:
             await channel.close()
             raise
         return channel
+
+    async def _helper_shell(self, script: str) -> tuple[Channel, str]:
+        try:
+            return await open_shell(self.connection, script)
+        except RemoteError as error:
+            if error.code != "channels" or self._bulk_running is None or self._bulk_running.done():
+                raise
+        self._one_channel = True  # the transfer takes the place of the logs' channel
+        self._bulk_running.cancel()
+        await asyncio.wait([self._bulk_running])
+        return await open_shell(self.connection, script)
 
     async def close(self) -> None:
         """Hangs up. The agents end by themselves, and nothing that they started ends."""

@@ -150,7 +150,7 @@ async def _alone(given: dict[str, Any]) -> None:
     spec = HostSpec(**{**given["spec"], "identity_files": tuple(given["spec"]["identity_files"])})
     async with laptop(spec, HostKeyStore(Path(given["state"])), given["run"], Pace(**given["pace"])) as here:
         loop = asyncio.get_running_loop()
-        end = asyncio.create_task(loop.run_in_executor(None, sys.stdin.readline))  # type: ignore[arg-type]
+        end = loop.run_in_executor(None, sys.stdin.readline)
         told = ""
         while not end.done():
             view = here.snapshot

@@ -144,10 +144,10 @@ class Wire:
         sh("ip", "netns", "del", self.name, check=False)
 
 
-def keypair(path: Path, passphrase: str = "") -> Path:
+def keypair(path: Path) -> Path:
     key = asyncssh.generate_private_key("ssh-ed25519")
     path.touch(mode=0o600)
-    key.write_private_key(path, passphrase=passphrase or None)
+    key.write_private_key(path)
     key.write_public_key(path.with_suffix(".pub"))
     return path
 
@@ -156,11 +156,14 @@ class Gpu:
     """The host: a wire, and sshd at its far end for an account with a home and a login shell of its own.
 
     ``container``: sshd is the first process of a pid namespace, and everything ends with it. ``shell`` is the login
-    shell; ``settings`` are lines of sshd_config that come before ours.
+    shell; ``settings`` are lines of sshd_config that come before ours; ``mounts`` is a command of sh that mounts what
+    the host alone is to see, with its folders in $HOME and $ROOT.
     """
 
-    def __init__(self, folder: Path, shell: str = "/bin/bash", settings: str = "", container: bool = False) -> None:
-        self.folder, self.container = folder, container
+    def __init__(
+        self, folder: Path, shell: str = "/bin/bash", settings: str = "", container: bool = False, mounts: str = "true"
+    ) -> None:
+        self.folder, self.container, self.mounts = folder, container, mounts
         self.home, self.root = folder / "home", folder / "root"
         for path in (folder, self.home, self.root):
             path.mkdir(exist_ok=True)
@@ -174,6 +177,7 @@ class Gpu:
         self.config = folder / "sshd_config"
         self.log = folder / "sshd.log"
         self.configure(settings)
+        self._probes = 0
         self.wire = Wire()
         try:
             self.start()
@@ -197,7 +201,8 @@ class Gpu:
     def start(self) -> None:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         # the mounts are those of the namespace that `ip netns exec` has made for this command
-        script = f"mount --bind {self.passwd} /etc/passwd && exec /usr/sbin/sshd -D -e -f {self.config}"
+        script = f"HOME={self.home} ROOT={self.root}; {self.mounts} && mount --bind {self.passwd} /etc/passwd"
+        script += f" && exec /usr/sbin/sshd -D -e -f {self.config}"
         own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if self.container else []
         with self.log.open("ab") as log:
             argv = self.wire.inside(*own, "/bin/sh", "-c", script)
@@ -206,6 +211,7 @@ class Gpu:
             with socket.socket() as probe:
                 probe.settimeout(1.0)
                 if probe.connect_ex((self.wire.there, 22)) == 0:
+                    self._probes += 1
                     return
             assert self.process.poll() is None, self.log.read_text()[-400:]
             time.sleep(0.02)
@@ -217,6 +223,10 @@ class Gpu:
             return self.process.pid
         (child,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(child)
+
+    def enter(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Runs a command in the container, with its view of the processes."""
+        return sh("nsenter", "-t", self.listener, "-m", "-n", "-p", *words)
 
     def stop(self) -> None:
         """Kills the listening sshd; in a container, with everything in it."""
@@ -252,8 +262,8 @@ class Gpu:
         return [line for line in self.log.read_text("utf-8", "replace").splitlines() if line.startswith(words)]
 
     def accepted(self) -> int:
-        """Connections that sshd has seen."""
-        return self.log.read_text("utf-8", "replace").count("Connection from ")
+        """Connections that sshd has seen, less the probes of ``start``."""
+        return self.log.read_text("utf-8", "replace").count("Connection from ") - self._probes
 
     def close(self) -> None:
         self.wire.close()

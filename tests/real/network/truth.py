@@ -161,7 +161,8 @@ def open_files() -> set[str]:
 
 def check_staleness(here: Laptop, kind: str, after_s: float) -> None:
     """I6: ``kind`` was shown within a second of ``after_s`` without a byte (and what this machine kept us waiting)."""
-    ages = [state.age_s for state in here.link.states if state.kind == kind]
+    steps = zip(here.link.states, here.link.states[1:])
+    ages = [after.age_s for before, after in steps if after.kind == kind and before.kind in ("LIVE", "STALE")]
     assert ages, here.link.kinds()
     for age in ages:
         assert age is not None and age <= after_s + 1.0 + here.lag_s, (kind, ages, here.lag_s)
