@@ -230,6 +230,7 @@ class Link:
         """Connects and stays until the end of the connection, which is returned."""
         session = None
         live_mono = None
+        failure: RemoteError | None = None
         try:
             session = await open_session(
                 self.spec, self._hostkeys, self._ask, self._pace, lambda: self._set(Kind.BOOTSTRAP), self._hurried()
@@ -243,10 +244,12 @@ class Link:
             finally:
                 running.cancel()
         except RemoteError as error:
+            failure = error
             return error
         except Exception as error:  # a defect must show as a message, and must not end the link
             _log.exception("the link failed")
-            return RemoteError(f"The connection failed unexpectedly: {type(error).__name__}: {error}.", "Try again.")
+            failure = RemoteError(f"The connection failed unexpectedly: {type(error).__name__}: {error}.", "Try again.")
+            return failure
         finally:
             if live_mono is not None:
                 healthy = time.monotonic() - live_mono >= self._pace.healthy
@@ -255,6 +258,10 @@ class Link:
                 self._failures += 1
             if session is not None:
                 self._heard_mono, self._session = session.heard_mono, None
+                if failure is not None and not failure.blocks:
+                    self._set(
+                        Kind.LOST, failure
+                    )  # hanging up may take a second: whoever waits for LIVE must not see it
                 await session.close()
 
     def _hurried(self) -> bool:

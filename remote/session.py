@@ -189,7 +189,7 @@ def next_piece(asked: int, got: int, took_s: float) -> int:
     carried = int(got * PIECE_S / max(took_s, 0.001))
     if got < asked:  # the log ended: the link may carry more than was seen
         carried = max(carried, asked) if took_s < PIECE_S else carried
-    return max(LEAST_PIECE, min(carried, 2 * asked, protocol.TAIL_MAX))
+    return max(LEAST_PIECE, min(carried, 4 * asked, protocol.TAIL_MAX))
 
 
 async def open_session(

@@ -22,7 +22,7 @@ def test_a_piece_takes_a_second(rate: float, want: int) -> None:
 
 
 def test_it_grows_step_by_step_and_shrinks_at_once() -> None:
-    assert next_piece(8192, 8192, 0.01) == 16384
+    assert next_piece(8192, 8192, 0.01) == 32768
     assert next_piece(TAIL_MAX, TAIL_MAX, 8.0) == TAIL_MAX // 8
 
 

@@ -162,7 +162,9 @@ async def _alone(given: dict[str, Any]) -> None:
             await asyncio.sleep(0.05)
         if here.state() == "DONE":
             await here.until(lambda: here.link.log and here.link.log[-1][2]["done"])
-        print(json.dumps({"log": [[a, g, o, d.hex()] for a, g, o, d in here.log_pieces()]}), flush=True)
+        jumped = [asked["offset"] < 0 for _, asked, _ in here.link.log]
+        pieces = [[jump, offset, data.hex()] for jump, (_, _, offset, data) in zip(jumped, here.log_pieces())]
+        print(json.dumps({"log": pieces}), flush=True)
 
 
 if __name__ == "__main__":
