@@ -245,11 +245,9 @@ class Link:
                 running.cancel()
         except RemoteError as error:
             failure = error
-            return error
         except Exception as error:  # a defect must show as a message, and must not end the link
             _log.exception("the link failed")
             failure = RemoteError(f"The connection failed unexpectedly: {type(error).__name__}: {error}.", "Try again.")
-            return failure
         finally:
             if live_mono is not None:
                 healthy = time.monotonic() - live_mono >= self._pace.healthy
@@ -259,10 +257,11 @@ class Link:
             if session is not None:
                 self._heard_mono, self._session = session.heard_mono, None
                 if failure is not None and not failure.blocks:
-                    self._set(
-                        Kind.LOST, failure
-                    )  # hanging up may take a second: whoever waits for LIVE must not see it
+                    # before hanging up, which may take a second: nobody may take this for LIVE
+                    self._set(Kind.LOST, failure)
                 await session.close()
+        assert failure is not None  # a session ends by raising
+        return failure
 
     def _hurried(self) -> bool:
         """A lost network comes back at no special moment, and a try that began before must not stand in the way of
