@@ -115,7 +115,7 @@ async def watching(
         await here.live()
         await here.collector.filled()
         await here.collector.start()
-        await here.until(lambda: here.count() > 5)
+        await here.until(lambda: here.count() > 5 and here.link.log)  # the log is read from its first byte
         untouched = truth.Untouched.of(run)
         yield here
         await here.live(settle)
