@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -50,6 +51,8 @@ class Wire:
 
     def __init__(self) -> None:
         number = next(_numbers)
+        if number == 0:
+            sweep()
         self.name = f"ed{os.getpid()}-{number}"
         self._ends = f"e{os.getpid()}x{number}a", f"e{os.getpid()}x{number}b"
         sh("ip", "netns", "add", self.name)
@@ -134,14 +137,27 @@ class Wire:
         return sum(row[2] == far and row[3] == "01" for row in rows)
 
     def close(self) -> None:
-        end = time.monotonic() + 15
-        while (pids := self.pids()) and time.monotonic() < end:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        remove(self.name)
         sh("ip", "link", "del", self._ends[0], check=False)
-        sh("ip", "netns", "del", self.name, check=False)
+
+
+def remove(name: str) -> None:
+    """A namespace of ours, and every process in it. Its end of the wire goes with it."""
+    end = time.monotonic() + 15
+    while (pids := sh("ip", "netns", "pids", name, check=False).stdout.split()) and time.monotonic() < end:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.02)
+    sh("ip", "netns", "del", name, check=False)
+
+
+def sweep() -> None:
+    """Removes what a suite left that was killed itself."""
+    for line in sh("ip", "netns").stdout.splitlines():
+        match = re.match(r"ed(\d+)-\d+\b", line)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            remove(match[0])
 
 
 def keypair(path: Path) -> Path:
