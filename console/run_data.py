@@ -19,7 +19,7 @@ from remote.errors import RemoteError
 
 LOG_LINES = 500
 EVENTS_KEPT = 500
-TAILS_AT_ONCE = 8
+TAILS_AT_ONCE, TAILS_OF_THE_END = 8, 2
 CURVES_OF = "train"
 """The stage whose metrics are the run's curves."""
 ACTIVE = frozenset({"RUNNING", "STOPPING"})
@@ -101,12 +101,14 @@ class RunData:
             return
         if stage.name != self.log_stage or self.log.attempt not in (None, stage.attempt):
             self.log, self.log_stage = LogTail(LOG_LINES), stage.name
-        for _ in range(TAILS_AT_ONCE):
-            asked = {"stage": stage.name, "attempt": stage.attempt, **self.log.request()}
-            self.log.add(table(await request("tail", run=self.name, **asked)))
-            if not self.log.behind:
-                return
-        self.log = LogTail(LOG_LINES)  # it grows faster than it can be read: its end is what counts
+        # one that grows faster than it can be read is begun anew at its end, which is what counts
+        for log, tails in ((self.log, TAILS_AT_ONCE), (LogTail(LOG_LINES), TAILS_OF_THE_END)):
+            self.log = log
+            for _ in range(tails):
+                asked = {"stage": stage.name, "attempt": stage.attempt, **log.request()}
+                log.add(table(await request("tail", run=self.name, **asked)))
+                if not log.behind:
+                    return
 
 
 def log_stage(stages: tuple[StageView, ...], push: Mapping[str, Any]) -> StageView | None:

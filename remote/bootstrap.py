@@ -31,6 +31,10 @@ SHELL_S = 20.0
 """A login shell may source slow files; so long it may take until it runs our command."""
 STEP_S = 20.0
 UPLOAD_S = 180.0
+PIECE = 16384
+UNDER_WAY = 65536
+"""Bytes of the archive that are sent before the host has said that it has the ones before: what waits in the buffers
+of a slow link holds up the answers to keepalives, and more than 20 s of that would look like a dead connection."""
 NOISE_SHOWN = 2048
 
 PYTHONS = (
@@ -82,6 +86,7 @@ class _Facts:
     code: str = ""
     root: str = ""
     uploaded: int = 0
+    have: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -142,7 +147,7 @@ async def _attempt(connection: Connection, spec: HostSpec, archive: Archive, rep
         if not ready:
             facts.uploaded = len(archive.data)
             async with asyncio.timeout(UPLOAD_S):
-                await channel.write(_upload(archive))
+                await _upload(channel, nonce, spec, archive, facts)
                 await _until_code(channel, nonce, spec, facts)
         async with asyncio.timeout(STEP_S):
             hello = await _hello(channel, nonce)
@@ -178,13 +183,17 @@ def _script(spec: HostSpec, archive: Archive, repair: bool) -> str:
     return head + " ".join(body.splitlines())
 
 
-def _upload(archive: Archive) -> bytes:
+async def _upload(channel: Channel, nonce: str, spec: HostSpec, archive: Archive, facts: _Facts) -> None:
     program = importlib.resources.files("remote").joinpath("unpack.py").read_bytes()
-    return b"%d\n%s%d\n%s" % (len(program), program, len(archive.data), archive.data)
+    await channel.write(b"%d\n%s%d\n" % (len(program), program, len(archive.data)))
+    for at in range(0, len(archive.data), PIECE):
+        await channel.write(archive.data[at : at + PIECE])
+        if at + PIECE - facts.have > UNDER_WAY:
+            await _until_code(channel, nonce, spec, facts, at + PIECE - UNDER_WAY)
 
 
-async def _until_code(channel: Channel, nonce: str, spec: HostSpec, facts: _Facts) -> bool:
-    """Reads what the host found out, until the code's folder is known (True) or wanted (False)."""
+async def _until_code(channel: Channel, nonce: str, spec: HostSpec, facts: _Facts, have: int | None = None) -> bool:
+    """Reads what the host found out, until the code's folder is known (True) or wanted (False); or it has ``have``."""
     wrong = None
     while True:
         line = (await channel.read_until(b"\n")).decode("utf-8", "surrogateescape")
@@ -206,6 +215,10 @@ async def _until_code(channel: Channel, nonce: str, spec: HostSpec, facts: _Fact
         elif word == "code":
             facts.code = rest
             return True
+        elif word == "have":
+            facts.have = int(rest) if rest.isdigit() else facts.have
+            if have is not None and facts.have >= have:
+                return False
         elif word == "need":
             return False
 

@@ -117,6 +117,7 @@ class Link:
         rtt, skew = (session.rtt_s, session.skew_s) if session else (None, None)
         return replace(
             self._state,
+            message=self._state.message or (" ".join(session.notes) if session else ""),
             retry_in_s=max(0.0, self._retry_at - now) if self._state.kind is Kind.BACKOFF else None,
             rtt_ms=None if rtt is None else rtt * 1000,
             skew_s=skew,
@@ -229,6 +230,7 @@ class Link:
         """Connects and stays until the end of the connection, which is returned."""
         session = None
         live_mono = None
+        failure: RemoteError | None = None
         try:
             session = await open_session(
                 self.spec, self._hostkeys, self._ask, self._pace, lambda: self._set(Kind.BOOTSTRAP), self._hurried()
@@ -242,10 +244,10 @@ class Link:
             finally:
                 running.cancel()
         except RemoteError as error:
-            return error
+            failure = error
         except Exception as error:  # a defect must show as a message, and must not end the link
             _log.exception("the link failed")
-            return RemoteError(f"The connection failed unexpectedly: {type(error).__name__}: {error}.", "Try again.")
+            failure = RemoteError(f"The connection failed unexpectedly: {type(error).__name__}: {error}.", "Try again.")
         finally:
             if live_mono is not None:
                 healthy = time.monotonic() - live_mono >= self._pace.healthy
@@ -254,7 +256,12 @@ class Link:
                 self._failures += 1
             if session is not None:
                 self._heard_mono, self._session = session.heard_mono, None
+                if failure is not None and not failure.blocks:
+                    # before hanging up, which may take a second: nobody may take this for LIVE
+                    self._set(Kind.LOST, failure)
                 await session.close()
+        assert failure is not None  # a session ends by raising
+        return failure
 
     def _hurried(self) -> bool:
         """A lost network comes back at no special moment, and a try that began before must not stand in the way of
@@ -314,8 +321,7 @@ class Link:
     def _set(self, kind: Kind, error: RemoteError | None = None) -> None:
         if kind is self._state.kind and error is self._state.error:
             return
-        notes = " ".join(self._session.notes) if self._session else ""
-        message, remedy = (error.message, error.remedy) if error else (notes, "")
+        message, remedy = (error.message, error.remedy) if error else ("", "")
         since = self._state.since_mono if kind is self._state.kind else time.monotonic()
         self._state = LinkState(kind, since, message, remedy, error=error)
         self._tell(self._observers, self.state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import shlex
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,10 @@ from remote.sanitize import clean_text
 
 BULK = frozenset({"tail", "metrics", "telemetry", "events"})
 HELPER_S = 20.0
+PIECE_S = 1.0
+"""A piece of a log may take this long to arrive: on one TCP connection a heartbeat waits behind it."""
+FIRST_PIECE, LEAST_PIECE = 8192, 1024
+_ONE_CHANNEL = "The host allows too few sessions (MaxSessions in its sshd_config); logs share one with everything else."
 
 
 @dataclass(frozen=True)
@@ -66,14 +71,15 @@ class Session:
         self._bulk_running: asyncio.Task[None] | None = None
         self._bulk_opening = asyncio.Lock()
         self._one_channel = False
+        self._piece = FIRST_PIECE
 
     def _client_of(self, agent: Agent, on_push: OnPush) -> AgentClient:
         return AgentClient(agent.channel, agent.hello, on_push, self._pace.ping, self._pace.silence)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not as the person may think: settings that are not followed, code in another place."""
-        return (*self.connection.resolved.notes, *self.agent.notes)
+        """What is not as the person may think: settings that are not followed, code in another place, one channel."""
+        return (*self.connection.resolved.notes, *self.agent.notes, *(_ONE_CHANNEL,) * self._one_channel)
 
     @property
     def heard_mono(self) -> float:
@@ -100,7 +106,16 @@ class Session:
     async def request(self, op: str, args: dict[str, Any], deadline_s: float) -> Any:
         """As AgentClient.request."""
         client = await self._bulk_client() if op in BULK else self._client
-        return await client.request(op, args, deadline_s)
+        if op != "tail":
+            return await client.request(op, args, deadline_s)
+        asked = min(args.get("max") or protocol.TAIL_MAX, self._piece)
+        began = time.monotonic()
+        answer = await client.request(op, {**args, "max": asked}, deadline_s)
+        got = len(answer.get("data") or "") * 3 // 4 if isinstance(answer, dict) else 0
+        took = time.monotonic() - began
+        if asked == self._piece or took > PIECE_S:
+            self._piece = next_piece(asked, got, took)
+        return answer
 
     async def _bulk_client(self) -> AgentClient:
         async with self._bulk_opening:
@@ -134,7 +149,7 @@ class Session:
             f"cd {shlex.quote(agent.code)} && exec {shlex.quote(agent.python)} -E -S -B -u -m remote.agent "
             f'{command} --root {shlex.quote(agent.root)} --nonce "$N"'
         )
-        channel, nonce = await open_shell(self.connection, script)
+        channel, nonce = await self._helper_shell(script)
         try:
             async with asyncio.timeout(HELPER_S):
                 while await channel.read_until(b"\n") != nonce.encode():
@@ -151,11 +166,30 @@ class Session:
             raise
         return channel
 
+    async def _helper_shell(self, script: str) -> tuple[Channel, str]:
+        try:
+            return await open_shell(self.connection, script)
+        except RemoteError as error:
+            if error.code != "channels" or self._bulk_running is None or self._bulk_running.done():
+                raise
+        self._one_channel = True  # the transfer takes the place of the logs' channel
+        self._bulk_running.cancel()
+        await asyncio.wait([self._bulk_running])
+        return await open_shell(self.connection, script)
+
     async def close(self) -> None:
         """Hangs up. The agents end by themselves, and nothing that they started ends."""
         if self._bulk_running is not None:
             self._bulk_running.cancel()
         await self.connection.close()
+
+
+def next_piece(asked: int, got: int, took_s: float) -> int:
+    """Bytes of a log to ask for, after ``got`` of ``asked`` took so long: what the link carries in PIECE_S."""
+    carried = int(got * PIECE_S / max(took_s, 0.001))
+    if got < asked:  # the log ended: the link may carry more than was seen
+        carried = max(carried, asked) if took_s < PIECE_S else carried
+    return max(LEAST_PIECE, min(carried, 4 * asked, protocol.TAIL_MAX))
 
 
 async def open_session(

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,8 +21,10 @@ from remote.errors import ConnectionLost, DeadlineExceeded, NotConnected, Remote
 from remote.link import Kind, Link
 from remote.protocol import MAX_LINE, ProtocolError, dump_json, parse_json
 from remote.sanitize import scrub
+from remote.session import PIECE_S, Session
 
 PIECE = 256 * 1024
+LEAST_PART, FIRST_PART, MOST_PART = 4096, 32 * 1024, 16 << 20
 STALL_S = 120.0
 """Without a byte for this long, the transfer is tried anew."""
 HASH_S = 1800.0
@@ -74,7 +77,7 @@ async def put(link: Link, local: Path, remote_path: str, progress: OnProgress = 
                     gained(at)
                     progress(at, size)
 
-                await _send(channel, file, offset, size, sent)
+                await _send(link.session, channel, file, offset, size, sent)
             done = (await _line(channel, HASH_S)).get("done")
             if not isinstance(done, dict):
                 raise RemoteError("The host did not confirm the upload.", "Put the file again.")
@@ -165,23 +168,37 @@ async def _through_losses(link: Link, once: Callable[[Callable[[int], None]], Aw
             await asyncio.sleep(BUSY_S)
 
 
-async def _send(channel: Channel, file: BinaryIO, offset: int, size: int, sent: Callable[[int], None]) -> None:
+async def _send(
+    session: Session, channel: Channel, file: BinaryIO, offset: int, size: int, sent: Callable[[int], None]
+) -> None:
+    """In parts that take about a second. A ping behind each of them comes back when the host has it: what waits in
+    the buffers of a slow link would hold up every key press, and after 20 s look like a dead connection."""
     file.seek(offset)
-    at = offset
+    at, part = offset, FIRST_PART
     try:
         while at < size:
-            piece = await asyncio.to_thread(file.read, min(PIECE, size - at))
-            if not piece:
-                raise RemoteError("The file became shorter meanwhile.", "Put it again.", "local")
-            async with asyncio.timeout(STALL_S):
-                await channel.write(piece)
-            at += len(piece)
+            began, end = time.monotonic(), min(size, at + part)
+            while at < end:
+                piece = await asyncio.to_thread(file.read, min(PIECE, end - at))
+                if not piece:
+                    raise RemoteError("The file became shorter meanwhile.", "Put it again.", "local")
+                async with asyncio.timeout(STALL_S):
+                    await channel.write(piece)
+                at += len(piece)
+            await session.ping()
+            part = next_part(part, time.monotonic() - began)
             sent(at)
     except TimeoutError:
         raise ConnectionLost("The host takes no more bytes.") from None
     except ConnectionLost:
         await _line(channel, 1.0)  # the host may have said why it hung up
         raise
+
+
+def next_part(part: int, took_s: float) -> int:
+    """Bytes to send before the next ping, after ``part`` took so long: what the link carries in PIECE_S."""
+    carried = int(part * PIECE_S / max(took_s, 0.001))
+    return max(LEAST_PART, min(carried, 4 * part, MOST_PART))
 
 
 async def _piece(channel: Channel, left: int) -> bytes:

@@ -2,7 +2,8 @@
 
 Standard library only, Python >= 3.9, one file, no import of this project: nothing of it is on the host yet.
 Arguments: ROOT SHA256 NONCE [repair]. Input: the archive's length and a newline, then the archive.
-Answers ``NONCE code FOLDER`` (and ``NONCE note …``) and execs the agent, or ``NONCE fail JSON`` and exits with 1.
+Says ``NONCE have BYTES`` as they arrive, so that the laptop never has much under way. Answers ``NONCE code FOLDER``
+(and ``NONCE note …``) and execs the agent, or ``NONCE fail JSON`` and exits with 1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NoReturn
 
 STALE_S = 3600.0
+PIECE = 16384
 
 
 class Unpackable(Exception):
@@ -33,10 +35,13 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def take(stream: BinaryIO, sha256: str) -> bytes:
+def take(stream: BinaryIO, sha256: str, nonce: str) -> bytes:
     """The tar, proven to be the one that was sent. Raises Unpackable."""
     size = int(stream.readline())
-    data = stream.read(size)
+    data = b""
+    while piece := stream.read(min(PIECE, size - len(data))):
+        data += piece
+        say(f"{nonce} have {len(data)}")
     if len(data) != size:
         raise Unpackable(f"the upload was cut after {len(data)} of {size} bytes")
     tar = gzip.decompress(data)
@@ -109,7 +114,7 @@ def sweep(base: str) -> None:
 def main(argv: list[str], stream: BinaryIO) -> NoReturn:
     root, sha256, nonce = argv[:3]
     try:
-        tar = take(stream, sha256)
+        tar = take(stream, sha256, nonce)
         failures = []
         for base in (os.path.join(root, "code"), os.path.expanduser("~/.cache/eagledeck/code")):
             try:

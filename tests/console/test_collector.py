@@ -14,6 +14,7 @@ import pytest
 from console.collector import Collector
 from console.curves import MOST_ROWS, CurveStore
 from console.log_tail import LogTail
+from console.run_data import RunData
 from console.snapshot import ConductorView
 from console.views import disk_view, event_view, gpu_views, stage_view, stage_views
 from remote.errors import ConnectionLost, HostKeyChanged, RemoteError
@@ -372,5 +373,24 @@ async def test_a_log_that_outruns_the_wire_is_joined_at_its_end(link: ScriptedLi
         link.push("run", run_push())
         await collector.filled()
     offsets = [args["offset"] for op, args in link.asked if op == "tail"]
-    assert len(offsets) >= 2
-    assert collector.snapshot.log == ()
+    assert len(offsets) >= 2 and any(offset < 0 for offset in offsets[1:])
+    assert collector.snapshot.log[-1] == "x"
+
+
+async def test_the_end_of_a_log_that_ran_away_is_shown_though_nothing_is_asked_again() -> None:
+    """The stage has ended, so no poll follows; the log is far longer than what is read of it at once."""
+    data, size = RunData("r1"), 10_000_000
+    text = b"".join(b"line %06d\n" % number for number in range(size // 12))
+
+    async def request(op: str, **args: Any) -> Any:
+        if op != "tail":
+            return {}
+        start = max(0, len(text) + args["offset"]) if args["offset"] < 0 else args["offset"]
+        piece = base64.b64encode(text[start : start + 8192]).decode()
+        return {"attempt": 1, "generation": "g", "offset": start, "data": piece, "size": len(text), "done": False}
+
+    data.take({"run": "r1", "stages": {"generate": {"state": "DONE", "attempt": 1}}})
+    data.log.add({"attempt": 1, "generation": "g", "offset": 0, "data": "", "size": 1})
+    data.log_stage = "generate"
+    await data.fill(request)
+    assert data.log.shown()[-1] == f"line {size // 12 - 1:06d}"

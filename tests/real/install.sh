@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What `make test-real` needs beside the project's environment: Debian's openssh-server, tmux and unusual login shells,
+# What `make test-real` needs beside the project's environment: Debian's openssh-server, the tools that make and break
+# networks, tmux and unusual login shells,
 # and vLLM for the CPU in the folder that is named (about 3 GB; left alone where it is already complete).
 set -euo pipefail
 engine=${1:?usage: install.sh ENGINE_FOLDER}
 python=${PYTHON:-python3}
 
 missing=()
-for pair in sshd:openssh-server tmux:tmux fish:fish tcsh:tcsh busybox:busybox-static; do
+for pair in sshd:openssh-server tmux:tmux fish:fish tcsh:tcsh busybox:busybox-static nft:nftables ip:iproute2 pgrep:procps; do
   PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then
