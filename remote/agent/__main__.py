@@ -12,6 +12,7 @@ USAGE = """usage: python -B -u -m remote.agent COMMAND …
   send      --root ROOT --nonce N     give a file
   supervise --attempt PATH            run one attempt, detached
   conduct   --run DIR                 go from stage to stage, detached
+  keep      --service DIR             keep a service up, detached
   record    --root ROOT               record the host's telemetry, detached
   doctor    --root ROOT [--run DIR] [--json]
                                       check the host
@@ -53,6 +54,10 @@ def main(argv: list[str]) -> int:
         from remote.agent.conductor import conduct
 
         return conduct(Path(_need(options, "run")).absolute(), options)
+    if command == "keep":
+        from remote.agent.keeper import keep
+
+        return keep(Path(_need(options, "service")).absolute())
     if command == "serve":
         from remote.agent.agent import main as serve
 
