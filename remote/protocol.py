@@ -142,6 +142,9 @@ OPS: dict[str, dict[str, str]] = {
     },
     "telemetry": {"since": _NUM + "?", "points": _INT + "?"},
     "budget": {"run": _STR, "plan": _OBJ + "?"},
+    "services": {"run": _STR},
+    "service_start": {"run": _STR, "service": _STR},
+    "service_stop": {"run": _STR, "service": _STR, "despite": _LIST + "?"},
     "doctor": {"run": _STR + "?"},
     "stat": {"path": _STR},
 }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
 from console import format as shown
-from console.command.refusal import Refusal
+from console.command.confirming import confirm
 from console.command.session import ask_host, connected, find_run, run_async, run_section
 from console.command.set import change_lines, change_plan
 from console.snapshot import StageView
@@ -74,7 +73,7 @@ def restart(args: argparse.Namespace) -> int:
     target = find_run(args)
     if not args.yes:
         loss = f"Restarting {args.stage} takes its output out of count; it stays on disk."
-        _confirm(args.stage, loss, "`eagledeck resume` goes on with it.", "restarted")
+        confirm(args.stage, loss, "`eagledeck resume` goes on with it.", "restarted")
     ask_host(target, args.accept_host_key, "restart", run=target.run, stage=args.stage, stale=args.stale)
     print(f"{args.stage} on {target.host.name} begins a new output; what comes after it follows.")
     return 0
@@ -83,17 +82,8 @@ def restart(args: argparse.Namespace) -> int:
 def kill(args: argparse.Namespace) -> int:
     if not args.yes:
         what = args.stage or args.run
-        _confirm(what, f"Killing {what} loses what it has not saved.", "`eagledeck stop` saves first.", "killed")
+        confirm(what, f"Killing {what} loses what it has not saved.", "`eagledeck stop` saves first.", "killed")
     return _act(args, "kill", "is being killed")
-
-
-def _confirm(what: str, loss: str, milder: str, done: str) -> None:
-    """Has `what` typed on a terminal. Raises Refusal when it isn't, or where nobody can type."""
-    if not sys.stdin.isatty():
-        raise Refusal(loss, f"Repeat with --yes; {milder}")
-    print(f"{loss} Type {what} to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != what:
-        raise Refusal(f"Nothing was {done}.")
 
 
 def _act(args: argparse.Namespace, op: str, done: str, **more: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from remote.protocol import ProtocolError
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
 LAST_WORDS_S = 5.0
 """A conductor that was asked to stop is there this long after its stage has ended: it stops services, and notes why."""
-CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt"})
+CHANGING = frozenset(
+    {"create", "set", "start", "resume", "stop", "kill", "restart", "adopt", "service_start", "service_stop"}
+)
 
 
 class Refused(Exception):
@@ -150,9 +152,9 @@ class Operations:
         offset: int = -16384,
         max: int = 49152,
     ) -> dict[str, Any]:
-        holder: StageDir = ServiceDir.of(self.root, service) if service else self._stage(run, stage)
         if service:
             service_path(self.root, service)
+        holder: StageDir = ServiceDir.of(self.root, service) if service else self._stage(run, stage)
         found = holder.latest() if attempt is None else holder.attempt(attempt)
         if found is None or not found.path.is_dir():
             raise Refused("not-found", f"{service or stage} has no log yet", "start it first")
@@ -165,6 +167,10 @@ class Operations:
         holder = self._run(run)
         budget = check_run(_WhatIf(holder.path, Plan.from_json(plan)) if plan is not None else holder)
         return {**budget.to_json(), "lines": explain(budget)}
+
+    def op_services(self, run: str) -> dict[str, Any]:
+        holder = self._run(run)
+        return {"services": {name: services.told_of(self.root, name) for name in holder.plan().services}}
 
     def op_stat(self, path: str) -> dict[str, Any]:
         return listing(inside(self.root, path))
@@ -266,6 +272,24 @@ class Operations:
             raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
         return {"stages": killed, "conductor": conductor}
 
+    def op_service_start(self, run: str, service: str) -> dict[str, Any]:
+        holder = self._run(run)
+        already = services.start_alone(holder, self._planned(holder, service), by="a person")
+        return {**services.told_of(self.root, service), "already": already}
+
+    def op_service_stop(self, run: str, service: str, despite: list[Any] | None = None) -> dict[str, Any]:
+        self._planned(self._run(run), service)
+        before = services.stop(self.root, service, tuple(str(use) for use in despite or ()))
+        return {"before": before}
+
+    def _planned(self, run: RunDir, service: str) -> str:
+        """``service`` when the run's plan has it."""
+        service_path(self.root, service)
+        planned = run.plan().services
+        if service not in planned:
+            raise Refused("not-found", f"{run.name} has no service {service}", f"its services: {_names(planned)}")
+        return service
+
     def op_adopt(self, run: str, stage: str) -> dict[str, Any]:
         folder = self._stage(run, stage)
         seen, latest = status(folder), folder.latest()
@@ -289,6 +313,10 @@ class Operations:
             elif seen.state in ALIVE:
                 found.append((name, latest))
         return found
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(found) or "none"
 
 
 def _wake(attempt: Attempt) -> None:

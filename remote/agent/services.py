@@ -18,7 +18,7 @@ from pipeline.rundir import Lock, RunDir, RunError, held, write_json
 from remote.agent.attempts import ServiceAttempt, ServiceDir
 from remote.agent.health import HOST, answers, free_port, healthy
 from remote.agent.paths import CODE
-from remote.agent.service_view import NOT_READY, Definition, define, users, uses, view
+from remote.agent.service_view import NOT_READY, Definition, define, describe, users, uses, view
 from remote.agent.stagelog import last_line
 from remote.agent.starting import adopt, launch, locked, start_keeper
 
@@ -157,6 +157,35 @@ def release(run: RunDir, plan: Plan, name: str, wait: bool = True) -> bool:
         return _stop(root, name, f"{run.name} needs it no longer", wait)
 
 
+def start_alone(run: RunDir, name: str, by: str) -> bool:
+    """Starts a service of a run's plan without a stage; True when it is up already. Waits for nothing.
+
+    Raises RunError: it is up with another definition, still stopping, or can't start.
+    """
+    root, definition = run.root, define(run, run.plan(), name)
+    with using(root, name):
+        seen = view(root, name)
+        if seen.up and seen.fingerprint == definition.fingerprint:
+            return True
+        if seen.up:
+            raise RunError(
+                f"service {name} runs with another definition than the plan's of {run.name}",
+                f"`eagledeck service stop {run.name} {name}` ends it; then start it again",
+            )
+        if seen.state == "STOPPING":
+            raise RunError(f"service {name} is being stopped", "start it again once it has ended")
+        start(root, definition, by)
+        return False
+
+
+def told_of(root: Path, name: str) -> dict[str, Any]:
+    """What is told of a service: its view, RUN/STAGE of what uses it, and how often it was restarted in a row."""
+    attempt = ServiceDir.of(root, name).latest()
+    spec = attempt.spec() if attempt else {}
+    restarts = int(spec.get("restarts") or 0)
+    return {**describe(view(root, name)), "uses": uses(root, name), "restarts": restarts}
+
+
 def stop(root: Path, name: str, despite: tuple[str, ...] = ()) -> str:
     """Asks a service to end; its state before. Raises RunError while a stage uses it that ``despite`` doesn't name.
 
@@ -169,8 +198,8 @@ def stop(root: Path, name: str, despite: tuple[str, ...] = ()) -> str:
             run, _, stage = used[0].partition("/")
             raise RunError(
                 f"service {name} isn't stopped: {', '.join(used)} uses it",
-                f"`eagledeck stop {run} {stage}` saves and ends the stage first; "
-                f"`eagledeck service stop {run} {name} --yes` stops the service under it, and the stage fails",
+                f"`eagledeck stop {run}` saves and ends {stage} first; "
+                f"`eagledeck service stop {run} {name} --yes` stops the service under it, and what asks it fails",
             )
         _stop(root, name, "a person", wait=False)
         return before

@@ -299,3 +299,38 @@ def test_a_service_outside_deploy_runs_without_a_drafter(host):
     words = ["x", "{drafted}", "--algorithm", "EAGLE3", "{/drafted}", "--steps", "{k}", "y"]
     run = make(host, "grouped", command=words)
     assert define(run, run.plan(), "engine").command("1") == ["x", "y"]
+
+
+def test_one_that_a_stage_uses_is_stopped_only_by_who_knows_of_it(host, wait_for):
+    run = make(host, generate={"steps": 10_000, "pause": 0.02})
+    make(host, "r2")
+    start_conductor(run.path, {})
+    wait_for(lambda: run.stage("generate").latest() is not None and run.stage("generate").latest().progress())
+    agent = host.agent()
+    assert agent.ask("services", run="r2")["services"]["engine"]["uses"] == ["r1/generate"]
+    for despite in ([], ["r2/generate"]):
+        refused = agent.refused("service_stop", run="r2", service="engine", despite=despite)
+        assert "r1/generate uses it" in refused.message
+        assert "`eagledeck stop r1` saves and ends generate first" in refused.remedy
+    assert view(host.root, "engine").state == "READY"
+    stopped = agent.ask("service_stop", run="r2", service="engine", despite=["r1/generate"])
+    assert stopped == {"before": "READY"}
+    wait_for(lambda: view(host.root, "engine").state == "STOPPED")
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
+
+
+def test_one_is_started_and_stopped_without_a_stage(host, wait_for):
+    make(host)
+    agent = host.agent()
+    assert agent.ask("services", run="r1")["services"]["engine"]["state"] == "IDLE"
+    started = agent.ask("service_start", run="r1", service="engine")
+    assert (started["already"], started["url"][:17]) == (False, "http://127.0.0.1:")
+    assert agent.ask("service_start", run="r1", service="engine")["already"] is True
+    wait_for(lambda: view(host.root, "engine").state == "READY")
+    agent.ask("set", run="r1", changes={"services.engine.gpus": "0"})
+    assert "another definition" in agent.refused("service_start", run="r1", service="engine").message
+    assert agent.ask("service_stop", run="r1", service="engine") == {"before": "READY"}
+    wait_for(lambda: view(host.root, "engine").state == "STOPPED")
+    assert agent.ask("service_stop", run="r1", service="engine") == {"before": "STOPPED"}
+    assert "its services: engine" in agent.refused("service_stop", run="r1", service="vllm").remedy
+    assert agent.refused("service_start", run="r1", service="../r1").code == "refused"
