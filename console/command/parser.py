@@ -116,6 +116,10 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
     _add_service(
         verb("service", "service:list_service", "the servers that the stages of a run need: list, start, stop")
     )
+    doctor = verb("doctor", "doctor:doctor", "check a host, and what a run needs there; a remedy for each finding")
+    doctor.add_argument("where", metavar="HOST", help="a host of eagledeck.toml, or a run: then what it needs as well")
+    _json(doctor)
+    _host_key(doctor)
     _add_files(verb("put", "files:put", "copy a file up to the host; resumable, hashed"), up=True)
     _add_files(
         verb("fetch", "files:fetch", "copy a file or folder home: the drafter, unless another is named"), up=False

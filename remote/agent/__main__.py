@@ -13,6 +13,7 @@ USAGE = """usage: python -B -u -m remote.agent COMMAND …
   supervise --attempt PATH            run one attempt, detached
   conduct   --run DIR                 go from stage to stage, detached
   keep      --service DIR             keep a service up, detached
+  linger    --root ROOT --nonce N     leave a detached process behind for a minute, to see whether it lives on
   record    --root ROOT               record the host's telemetry, detached
   doctor    --root ROOT [--run DIR] [--json]
                                       check the host
@@ -58,6 +59,11 @@ def main(argv: list[str]) -> int:
         from remote.agent.keeper import keep
 
         return keep(Path(_need(options, "service")).absolute())
+    if command == "linger":
+        from remote.agent.doctor import linger
+
+        os.write(1, _need(options, "nonce").encode() + b"\n")
+        return linger()
     if command == "serve":
         from remote.agent.agent import main as serve
 
@@ -83,10 +89,8 @@ def _doctor(root: Path, run: str, as_json: bool) -> int:
         print(dump_json(report).decode())
     else:
         for finding in report["findings"]:
-            mark = {True: "ok", False: "WRONG", None: "note"}[finding["ok"]]
-            print(
-                f"{mark:>5}  {finding['message']}" + (f"\n       -> {finding['remedy']}" if finding["remedy"] else "")
-            )
+            mark = {True: "ok", False: "bad", None: "note"}[finding["ok"]]
+            print(f"{mark:<5} {finding['message']}" + (f"\n      -> {finding['remedy']}" if finding["remedy"] else ""))
     return 0 if report["ok"] else 1
 
 
