@@ -27,6 +27,7 @@ from remote.agent.files import events, listing, tail
 from remote.agent.holders import still_runs
 from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
+from remote.agent.rest import at_rest, ways_on
 from remote.agent.trouble import told
 from remote.protocol import ProtocolError
 
@@ -225,7 +226,7 @@ class Operations:
             seen = status(self._stage(run, stage))
             if not seen.resumable and seen.state not in (*ALIVE, StageState.LOST):
                 why = f"{stage} is {seen.state.value}" + (f": {seen.message}" if seen.message else "")
-                raise Refused("refused", why, seen.remedy or "start the run")
+                raise Refused("refused", why, seen.remedy or ways_on(self._run(run), stage))
         states = run_status(self._run(run))
         going_on = stage or next((name for name, seen in states.items() if seen.resumable), "")
         return self.op_start(run, resume=going_on, stale=stale)
@@ -255,7 +256,7 @@ class Operations:
             else []
         )
         if not (stopped or conductor or left):
-            raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
+            raise Refused("refused", *at_rest(holder, stage))
         return {"stages": stopped, "conductor": conductor, "services": left}
 
     def op_kill(self, run: str, stage: str = "") -> dict[str, Any]:
@@ -269,7 +270,7 @@ class Operations:
                 kill_alone(attempt)
             killed.append(name)
         if not killed and not conductor:
-            raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
+            raise Refused("refused", *at_rest(holder, stage))
         return {"stages": killed, "conductor": conductor}
 
     def op_service_start(self, run: str, service: str) -> dict[str, Any]:
