@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from console.command.astyped import as_typed
 from console.command.session import Target, connected, find_where, run_async
 from console.format import sentence
 from console.views import table
@@ -26,7 +27,7 @@ def doctor(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"findings": [_json(one) for one in found], "ok": good}, indent=2))
     else:
-        print("\n".join(line for one in found for line in finding_lines(one)))
+        print(as_typed("\n".join(line for one in found for line in finding_lines(one)), args))
         bad = sum(one.ok is False for one in found)
         print(f"{target.host.name}: {'nothing is bad' if good else f'{bad} bad'}, of {len(found)} findings")
     return 0 if good else 1

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from console import format as shown
+from console.command.astyped import as_typed
 from console.command.confirming import confirm
 from console.command.session import ask_host, connected, find_run, run_async, run_section
 from console.command.set import change_lines, change_plan
@@ -24,16 +25,15 @@ def start(args: argparse.Namespace) -> int:
             if args.verifier:
                 changes = {"verifier.path": args.verifier}
                 done = await change_plan(link, target.run, changes, "start --verifier")
-                print("\n".join(change_lines(target, args.run, changes, done)), flush=True)
+                print(as_typed("\n".join(change_lines(target, args.run, changes, done)), args), flush=True)
             reply = await link.request("start", run=target.run, **asked)
             return isinstance(reply, dict) and reply.get("already") is True
 
     if run_async(work()):
         print(f"{target.run} on {target.host.name} is running already.")
         return 0
-    print(
-        f"Started {target.run} on {target.host.name}; nothing here has to stay. `eagledeck open {args.run}` looks in."
-    )
+    looks_in = as_typed(f"`eagledeck open {args.run}` looks in.", args)
+    print(f"Started {target.run} on {target.host.name}; nothing here has to stay. {looks_in}")
     return 0
 
 
@@ -51,7 +51,7 @@ def stop(args: argparse.Namespace) -> int:
     at_work, now = run_async(work())
     if at_work and all(stage.state == "STOPPING" for stage in at_work):
         for stage in at_work:
-            print(_stopping(stage, target.host.name, args.run, now))
+            print(as_typed(_stopping(stage, target.host.name, args.run, now), args))
     else:
         print(f"{args.stage or target.run} on {target.host.name} was asked to save and stop.")
     return 0
@@ -73,7 +73,7 @@ def restart(args: argparse.Namespace) -> int:
     target = find_run(args)
     if not args.yes:
         loss = f"Restarting {args.stage} takes its output out of count; it stays on disk."
-        confirm(args.stage, loss, "`eagledeck resume` goes on with it.", "restarted")
+        confirm(args.stage, loss, f"`eagledeck resume {args.run} {args.stage}` goes on with it.", "restarted")
     ask_host(target, args.accept_host_key, "restart", run=target.run, stage=args.stage, stale=args.stale)
     print(f"{args.stage} on {target.host.name} begins a new output; what comes after it follows.")
     return 0
@@ -82,7 +82,7 @@ def restart(args: argparse.Namespace) -> int:
 def kill(args: argparse.Namespace) -> int:
     if not args.yes:
         what = args.stage or args.run
-        confirm(what, f"Killing {what} loses what it has not saved.", "`eagledeck stop` saves first.", "killed")
+        confirm(what, f"Killing {what} loses what it has not saved.", f"`eagledeck stop {args.run}` saves first.", "killed")
     return _act(args, "kill", "is being killed")
 
 

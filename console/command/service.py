@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from console.command.astyped import as_typed
 from console.command.confirming import confirm
 from console.command.refusal import Refusal
 from console.command.session import ask_host, find_run
@@ -44,10 +45,11 @@ def start_service(args: argparse.Namespace) -> int:
     if row.get("already"):
         print(f"{name} on {target.host.name} is up already: {service_line(name, row)}")
         return 0
-    print(
+    said = (
         f"Started {name} on {target.host.name}, at {text(row.get('url'))}. "
         f"`eagledeck service {args.run}` says when it is READY, `eagledeck logs {args.run} --service {name}` its log."
     )
+    print(as_typed(said, args))
     return 0
 
 
@@ -65,5 +67,6 @@ def stop_service(args: argparse.Namespace) -> int:
     before = ask_host(target, args.accept_host_key, "service_stop", **asked).get("before")
     if before not in UP:
         raise Refusal(f"{name} on {target.host.name} isn't up.", f"`eagledeck service {args.run}` tells more.")
-    print(f"{name} on {target.host.name} was asked to end; `eagledeck service {args.run}` says when it is STOPPED.")
+    when = as_typed(f"`eagledeck service {args.run}` says when it is STOPPED.", args)
+    print(f"{name} on {target.host.name} was asked to end; {when}")
     return 0

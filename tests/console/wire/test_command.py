@@ -306,3 +306,13 @@ def test_a_changed_host_key_is_replaced_when_a_person_types_the_hosts_name(
     assert child.wait(30) == status
     os.close(primary)
     assert ((container.folder / "host_keys").read_text() == before) == bool(status)
+
+
+def test_commands_that_are_printed_work_as_they_stand(container: Any, tmp_path: Path) -> None:
+    named = str(container.path)
+    said = container.eagledeck("--config", named, "init", "r1").stdout
+    assert f"`eagledeck --config {named} start r1` starts it" in said
+    said = container.eagledeck("--config", named, "stop", "box:r1", status=1).stderr
+    assert said == f"eagledeck: nothing of r1 runs. `eagledeck --config {named} start box:r1` starts it.\n"
+    (command,) = [piece for piece in said.split("`") if piece.startswith("eagledeck ")]
+    assert container.eagledeck(*command.split()[1:]).stdout.startswith("Started r1 on box")
