@@ -82,7 +82,9 @@ def restart(args: argparse.Namespace) -> int:
 def kill(args: argparse.Namespace) -> int:
     if not args.yes:
         what = args.stage or args.run
-        confirm(what, f"Killing {what} loses what it has not saved.", f"`eagledeck stop {args.run}` saves first.", "killed")
+        confirm(
+            what, f"Killing {what} loses what it has not saved.", f"`eagledeck stop {args.run}` saves first.", "killed"
+        )
     return _act(args, "kill", "is being killed")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Plan
-from pipeline.rundir import Lock, RunDir, RunError, held, write_json
+from pipeline.rundir import Lock, RunDir, RunError, held, read_json, write_json
 from remote.agent.attempts import ServiceAttempt, ServiceDir
 from remote.agent.health import HOST, answers, free_port, healthy
 from remote.agent.paths import CODE
@@ -145,12 +145,19 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
 
 
 def release(run: RunDir, plan: Plan, name: str, wait: bool = True) -> bool:
-    """This run needs the service no longer: stopped (True) unless another run uses it or the plan keeps it (False)."""
+    """This run needs the service no longer: stopped (True) unless another run uses it or the plan keeps it (False).
+
+    A stage of this run that still lives, whatever became of its conductor, keeps it as well.
+    """
     root = run.root
     if not (root / "services" / name).is_dir():
         return False
     with using(root, name):
-        (root / "services" / name / "users" / f"{run.name}.json").unlink(missing_ok=True)
+        said = root / "services" / name / "users" / f"{run.name}.json"
+        stage = str((read_json(said) or {}).get("stage") or "")
+        if stage and held(run.path / stage / "lock"):
+            return False
+        said.unlink(missing_ok=True)
         service = plan.services.get(name)
         if users(root, name, but=run.name) or (service is not None and service.keep):
             return False

@@ -319,6 +319,20 @@ def test_one_that_a_stage_uses_is_stopped_only_by_who_knows_of_it(host, wait_for
     assert ServiceDir.of(host.root, "engine").attempts() == [1]
 
 
+def test_a_stage_that_outlives_its_conductor_keeps_its_service(host, wait_for):
+    run = make(host, generate={"steps": 10_000, "pause": 0.02})
+    pid = start_conductor(run.path, {})["pid"]
+    stage = run.stage("generate")
+    wait_for(lambda: stage.latest() is not None and stage.latest().progress())
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not held(run.path / "conductor" / "lock"))
+    assert services.release(run, run.plan(), "engine") is False
+    assert view(host.root, "engine").state == "READY"
+    stage.latest().request("kill", "the test")
+    wait_for(lambda: not held(stage.lock_path))
+    assert services.release(run, run.plan(), "engine") is True
+
+
 def test_one_is_started_and_stopped_without_a_stage(host, wait_for):
     make(host)
     agent = host.agent()
