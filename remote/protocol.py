@@ -106,7 +106,7 @@ class Push:
 
 Message = Union[Hello, Request, Reply, Failure, Push]
 
-_STR, _INT, _NUM, _OBJ, _LIST, _FLAG = "text", "integer", "number", "object", "list", "true or false"
+_STR, _INT, _NUM, _OBJ, _LIST = "text", "integer", "number", "object", "list"
 OPS: dict[str, dict[str, str]] = {
     # operation: {argument: type}; a "?" after the type means that it may be left out (or null)
     "ping": {},
@@ -118,7 +118,6 @@ OPS: dict[str, dict[str, str]] = {
     "resume": {"run": _STR, "stage": _STR + "?", "stale": _STR + "?"},
     "stop": {"run": _STR, "stage": _STR + "?"},
     "kill": {"run": _STR, "stage": _STR + "?"},
-    "stop_service": {"name": _STR, "yes": _FLAG + "?"},
     "restart": {"run": _STR, "stage": _STR, "stale": _STR + "?"},
     "adopt": {"run": _STR, "stage": _STR},
     "watch": {"run": _STR, "every_s": _NUM + "?"},
@@ -143,8 +142,10 @@ OPS: dict[str, dict[str, str]] = {
     },
     "telemetry": {"since": _NUM + "?", "points": _INT + "?"},
     "budget": {"run": _STR, "plan": _OBJ + "?"},
+    "services": {"run": _STR},
+    "service_start": {"run": _STR, "service": _STR},
+    "service_stop": {"run": _STR, "service": _STR, "despite": _LIST + "?"},
     "doctor": {"run": _STR + "?"},
-    "survivor": {"pid": _INT + "?", "start": _INT + "?"},
     "stat": {"path": _STR},
 }
 
@@ -171,8 +172,6 @@ def _is(value: object, kind: str) -> bool:
         return isinstance(value, str)
     if kind == _INT:
         return isinstance(value, int) and not isinstance(value, bool)
-    if kind == _FLAG:
-        return isinstance(value, bool)
     if kind == _NUM:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, dict if kind == _OBJ else list)

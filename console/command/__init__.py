@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        print(f"eagledeck: {_sentence(error)}", file=sys.stderr)
+        from console.command.astyped import as_typed
+
+        print(f"eagledeck: {as_typed(_sentence(error), args)}", file=sys.stderr)
         return int(getattr(error, "status", 1))
 
 

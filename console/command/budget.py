@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from console.command.astyped import as_typed
 from console.command.refusal import Refusal
 from pipeline.budget import BudgetRequest, default_reserve, explain, plan_bytes
 from pipeline.config import parse_size
@@ -69,5 +70,5 @@ def _of_run(args: argparse.Namespace) -> int:
     target = find_run(args)
     reply = ask_host(target, args.accept_host_key, "budget", run=target.run)
     lines = reply.pop("lines", [])
-    print(json.dumps(reply, indent=2) if args.json else "\n".join(map(str, lines)))
+    print(json.dumps(reply, indent=2) if args.json else as_typed("\n".join(map(str, lines)), args))
     return 1 if reply.get("fits") is False else 0

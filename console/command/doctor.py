@@ -1,66 +1,66 @@
-"""`eagledeck doctor`: what is wrong on a host, each with a remedy. What only this end can see is seen from here."""
+"""`eagledeck doctor`: what must be right on a host, checked from both ends; a remedy for each finding."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from console.command.astyped import as_typed
 from console.command.session import Target, connected, find_where, run_async
+from console.format import sentence
+from console.views import table
 
-DOCTOR_S = 600.0
-"""Importing torch alone may take minutes on a cold network volume."""
-SKEW_S = 5.0
+if TYPE_CHECKING:
+    from remote.checkup import Finding
+
+HOST_S = 600.0
+"""The host imports torch and engines, each of which may take a minute from a cold disk."""
+MARK = 5
 
 
 def doctor(args: argparse.Namespace) -> int:
     target = find_where(args)
-    findings = run_async(_examine(target, args.accept_host_key))
-    good = all(finding.get("ok") is not False for finding in findings)
+    found = run_async(_examine(target, args.accept_host_key))
+    good = all(one.ok is not False for one in found)
     if args.json:
-        print(json.dumps({"host": target.host.name, "ok": good, "findings": findings}, indent=2))
+        print(json.dumps({"findings": [_json(one) for one in found], "ok": good}, indent=2))
     else:
-        for finding in findings:
-            print(line(finding))
+        print(as_typed("\n".join(line for one in found for line in finding_lines(one)), args))
+        bad = sum(one.ok is False for one in found)
+        print(f"{target.host.name}: {'nothing is bad' if good else f'{bad} bad'}, of {len(found)} findings")
     return 0 if good else 1
 
 
-def line(finding: dict[str, Any]) -> str:
-    """`WRONG  what was seen`, and below it what to do."""
-    mark = {True: "ok", False: "WRONG", None: "note"}[finding.get("ok")]
-    remedy = finding.get("remedy")
-    return f"{mark:>5}  {finding.get('message', '')}" + (f"\n       {remedy}" if remedy else "")
+async def _examine(target: Target, accept_host_key: str | None) -> list[Finding]:
+    """The host's findings, then those of both ends, for which the first connection must be gone."""
+    from console.demo.server import at_hand
+    from remote.checkup import Finding, check_wire, clock
+    from remote.hostkeys import HostKeyStore
 
-
-async def _examine(target: Target, accept_host_key: str | None) -> list[dict[str, Any]]:
-    run = {"run": target.run} if target.run else {}
+    run: dict[str, Any] = {"run": target.run} if target.run else {}
     async with connected(target.state, target.host, accept_host_key) as link:
-        report = await link.request("doctor", deadline_s=DOCTOR_S, **run)
-        left = await link.request("survivor")
-        findings = [*report["findings"], skew(link.state.skew_s)]
-    # the connection is closed by now, and with it the session that left somebody behind
-    async with connected(target.state, target.host, accept_host_key) as link:
-        found = await link.request("survivor", pid=left["pid"], start=left["start"])
-    return [*findings, survival(bool(found["alive"]))]
+        said = table(await link.request("doctor", deadline_s=HOST_S, **run)).get("findings")
+        skew_s = link.state.skew_s
+    rows = said if isinstance(said, list) else []
+    found = [Finding.of_wire(row) for row in rows if isinstance(row, Mapping) and row.get("name") != "clock"]
+    host, up = at_hand(target.state, target.host)
+    async with up:
+        return [*found, clock(skew_s), *await check_wire(host.to_spec(), HostKeyStore(target.state.state))]
 
 
-def skew(seconds: float | None) -> dict[str, Any]:
-    """The host's clock against ours."""
-    if seconds is None:
-        message, ok = "the host's clock could not be compared with this machine's", None
-    else:
-        ok = abs(seconds) <= SKEW_S
-        message = f"the host's clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} this machine's"
-    remedy = "set the clock of the one that is wrong: ages on the screen are off by that much" if ok is False else ""
-    return {"name": "clock skew", "ok": ok, "value": seconds, "message": message, "remedy": remedy}
+def finding_lines(one: Finding) -> list[str]:
+    """`bad  …` and, indented, what to do."""
+    lines = [f"{one.state:<{MARK}}{sentence('', one.message)}"]
+    return [*lines, f"{'':<{MARK}}-> {sentence('', one.remedy)}"] if one.remedy else lines
 
 
-def survival(alive: bool) -> dict[str, Any]:
-    """Whether a detached process outlived the connection that had started it."""
-    message = "what is detached goes on when the connection ends" if alive else "processes end with their connection"
-    remedy = (
-        ""
-        if alive
-        else "the host ends what sessions leave: `loginctl enable-linger` there, or KillUserProcesses=no in its logind"
-    )
-    return {"name": "survival", "ok": alive, "value": alive, "message": message, "remedy": remedy}
+def _json(one: Finding) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "state": one.state,
+        "message": one.message,
+        "remedy": one.remedy,
+        "value": one.value,
+    }

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from console.command.astyped import as_typed
 from console.command.refusal import Refusal
 from console.config import FILE
 
@@ -67,7 +68,7 @@ samples = 64
 
 def init(args: argparse.Namespace) -> int:
     if args.run is None:
-        return _write_template(Path(args.config or FILE), args.json)
+        return _write_template(args)
     from console.command.session import ask_host, find_run
 
     target = find_run(args)
@@ -78,11 +79,12 @@ def init(args: argparse.Namespace) -> int:
         print(json.dumps({"created": target.run, "host": target.host.name}))
     else:
         print(f"Made run {target.run} on {target.host.name}.")
-        print(f"`eagledeck start {target.run}` starts it; `eagledeck open {target.run}` shows it.")
+        print(as_typed(f"`eagledeck start {target.run}` starts it; `eagledeck open {target.run}` shows it.", args))
     return 0
 
 
-def _write_template(path: Path, as_json: bool) -> int:
+def _write_template(args: argparse.Namespace) -> int:
+    path = Path(args.config or FILE)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE)
@@ -92,7 +94,7 @@ def _write_template(path: Path, as_json: bool) -> int:
         raise Refusal(f"{path} can't be written: {error.strerror}.", "Choose another folder.") from None
     print(
         json.dumps({"written": str(path)})
-        if as_json
-        else f"Wrote {path}. Edit it, then `eagledeck init first` makes its run."
+        if args.json
+        else as_typed(f"Wrote {path}. Edit it, then `eagledeck init first` makes its run.", args)
     )
     return 0

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+ON_SERVICES = ("list", "start", "stop")
 STAGES = ("generate", "extract", "vocab", "train", "deploy")
 
 DESCRIPTION = "Terminal operations console for training EAGLE-3 draft models on a remote GPU container."
@@ -37,6 +38,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     bare = first is not None and words[first] not in verbs
     if bare:
         words.insert(first or 0, "open")
+    elif first is not None and words[first] == "service":
+        after = _first_word(words[first + 1 :])
+        if after is not None and words[first + 1 + after] not in ON_SERVICES:
+            words.insert(first + 1, "list")
     return parser.parse_args(words, argparse.Namespace(instead_of=sorted(verbs) if bare else []))
 
 
@@ -88,9 +93,6 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
         stage = verb(name, f"runs:{name}", text)
         _run(stage)
         stage.add_argument("stage", nargs="?", choices=STAGES, metavar="STAGE", help=f"a stage; otherwise {otherwise}")
-        if name == "stop":
-            stage.add_argument("--service", metavar="NAME", help="end this service of the host instead of a stage")
-            stage.add_argument("--yes", action="store_true", help="with --service: don't ask while stages use it")
         if name == "kill":
             stage.add_argument("--yes", action="store_true", help="don't have its name typed first")
         if name == "resume":
@@ -111,7 +113,13 @@ def _build() -> tuple[argparse.ArgumentParser, frozenset[str]]:
     _json(change)
     _host_key(change)
     _add_logs(verb("logs", "logs:logs", "the log of a stage or service"))
-    _add_doctor(verb("doctor", "doctor:doctor", "what is wrong on a host, and what to do about it"))
+    _add_service(
+        verb("service", "service:list_service", "the servers that the stages of a run need: list, start, stop")
+    )
+    doctor = verb("doctor", "doctor:doctor", "check a host, and what a run needs there; a remedy for each finding")
+    doctor.add_argument("where", metavar="HOST", help="a host of eagledeck.toml, or a run: then what it needs as well")
+    _json(doctor)
+    _host_key(doctor)
     _add_files(verb("put", "files:put", "copy a file up to the host; resumable, hashed"), up=True)
     _add_files(
         verb("fetch", "files:fetch", "copy a file or folder home: the drafter, unless another is named"), up=False
@@ -239,12 +247,24 @@ def _add_logs(logs: argparse.ArgumentParser) -> None:
     _host_key(logs)
 
 
-def _add_doctor(doctor: argparse.ArgumentParser) -> None:
-    doctor.add_argument(
-        "where", metavar="HOST", help="a host of eagledeck.toml, or a run: then its Pythons, volume and environment too"
-    )
-    _json(doctor)
-    _host_key(doctor)
+def _add_service(service: argparse.ArgumentParser) -> None:
+    actions = service.add_subparsers(metavar="ACTION", title="actions", parser_class=_Parser, required=True)
+    for name, text in (
+        ("list", "their state, address and users (the same as `eagledeck service RUN`)"),
+        ("start", "start one without a stage; it is kept up, and stopped when a run that used it needs it no longer"),
+        ("stop", "stop one; asks first when a stage uses it"),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        action.set_defaults(handler=f"console.command.service:{name}_service")
+        action.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        _run(action)
+        if name == "list":
+            _json(action)
+        else:
+            action.add_argument("service", metavar="NAME", help="a service of the run's plan")
+        if name == "stop":
+            action.add_argument("--yes", action="store_true", help="don't have its name typed first")
+        _host_key(action)
 
 
 def _add_files(parser: argparse.ArgumentParser, up: bool) -> None:

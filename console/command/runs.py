@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
 from console import format as shown
-from console.command.refusal import Refusal
+from console.command.astyped import as_typed
+from console.command.confirming import confirm
 from console.command.session import ask_host, connected, find_run, run_async, run_section
 from console.command.set import change_lines, change_plan
 from console.snapshot import StageView
 from console.views import stage_views
-from remote.errors import RemoteError
 
 
 def start(args: argparse.Namespace) -> int:
@@ -26,24 +25,19 @@ def start(args: argparse.Namespace) -> int:
             if args.verifier:
                 changes = {"verifier.path": args.verifier}
                 done = await change_plan(link, target.run, changes, "start --verifier")
-                print("\n".join(change_lines(target, args.run, changes, done)), flush=True)
+                print(as_typed("\n".join(change_lines(target, args.run, changes, done)), args), flush=True)
             reply = await link.request("start", run=target.run, **asked)
             return isinstance(reply, dict) and reply.get("already") is True
 
     if run_async(work()):
         print(f"{target.run} on {target.host.name} is running already.")
         return 0
-    print(
-        f"Started {target.run} on {target.host.name}; nothing here has to stay. `eagledeck open {args.run}` looks in."
-    )
+    looks_in = as_typed(f"`eagledeck open {args.run}` looks in.", args)
+    print(f"Started {target.run} on {target.host.name}; nothing here has to stay. {looks_in}")
     return 0
 
 
 def stop(args: argparse.Namespace) -> int:
-    if args.service is not None:
-        return _stop_service(args)
-    if args.yes:
-        raise Refusal("--yes is about a service; a stage is stopped without a question.", "Leave it out.", 2)
     target = find_run(args)
     asked = {"stage": args.stage} if args.stage else {}
 
@@ -57,7 +51,7 @@ def stop(args: argparse.Namespace) -> int:
     at_work, now = run_async(work())
     if at_work and all(stage.state == "STOPPING" for stage in at_work):
         for stage in at_work:
-            print(_stopping(stage, target.host.name, args.run, now))
+            print(as_typed(_stopping(stage, target.host.name, args.run, now), args))
     else:
         print(f"{args.stage or target.run} on {target.host.name} was asked to save and stop.")
     return 0
@@ -71,22 +65,6 @@ def _stopping(stage: StageView, host: str, run: str, now: float) -> str:
     return f"{stage.name} on {host} is stopping already{since}{grace if since else ''}. {kill}"
 
 
-def _stop_service(args: argparse.Namespace) -> int:
-    """Stops a service; asked first where stages use it."""
-    if args.stage:
-        raise Refusal("A stage or a service can be stopped, not both at once.", "Leave one of them out.", 2)
-    target, name = find_run(args), args.service
-    try:
-        ask_host(target, args.accept_host_key, "stop_service", name=name, yes=args.yes)
-    except RemoteError as error:
-        if error.code != "in-use" or not sys.stdin.isatty():
-            raise
-        _confirm(name, f"{error.message}.", "`eagledeck stop` stops the run first.", "stopped")
-        ask_host(target, args.accept_host_key, "stop_service", name=name, yes=True)
-    print(f"Service {name} on {target.host.name} was asked to end.")
-    return 0
-
-
 def resume(args: argparse.Namespace) -> int:
     return _act(args, "resume", "goes on", stale=args.stale)
 
@@ -95,7 +73,7 @@ def restart(args: argparse.Namespace) -> int:
     target = find_run(args)
     if not args.yes:
         loss = f"Restarting {args.stage} takes its output out of count; it stays on disk."
-        _confirm(args.stage, loss, "`eagledeck resume` goes on with it.", "restarted")
+        confirm(args.stage, loss, f"`eagledeck resume {args.run} {args.stage}` goes on with it.", "restarted")
     ask_host(target, args.accept_host_key, "restart", run=target.run, stage=args.stage, stale=args.stale)
     print(f"{args.stage} on {target.host.name} begins a new output; what comes after it follows.")
     return 0
@@ -104,17 +82,10 @@ def restart(args: argparse.Namespace) -> int:
 def kill(args: argparse.Namespace) -> int:
     if not args.yes:
         what = args.stage or args.run
-        _confirm(what, f"Killing {what} loses what it has not saved.", "`eagledeck stop` saves first.", "killed")
+        confirm(
+            what, f"Killing {what} loses what it has not saved.", f"`eagledeck stop {args.run}` saves first.", "killed"
+        )
     return _act(args, "kill", "is being killed")
-
-
-def _confirm(what: str, loss: str, milder: str, done: str) -> None:
-    """Has `what` typed on a terminal. Raises Refusal when it isn't, or where nobody can type."""
-    if not sys.stdin.isatty():
-        raise Refusal(loss, f"Repeat with --yes; {milder}")
-    print(f"{loss} Type {what} to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != what:
-        raise Refusal(f"Nothing was {done}.")
 
 
 def _act(args: argparse.Namespace, op: str, done: str, **more: str) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from console.command.astyped import as_typed
 from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_run, run_async, run_section
 from console.screens.plan_rows import budget_words, effect_of
@@ -50,7 +51,7 @@ def set_plan(args: argparse.Namespace) -> int:
         does = {"stale": done.stale, "no_longer_stale": done.cleared, "live": done.live, "budget": budget}
         print(json.dumps({**done.plan, "effect": does}, indent=2))
     else:
-        print("\n".join(change_lines(target, args.run, changes, done)))
+        print(as_typed("\n".join(change_lines(target, args.run, changes, done)), args))
     return 0
 
 

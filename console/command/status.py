@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from console.collector import Collector
+from console.command.astyped import as_typed
 from console.command.printing import status_json, status_lines
 from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_host, find_run, read_config, run_async
@@ -37,7 +38,9 @@ async def _run(target: Target, args: argparse.Namespace) -> int:
         snapshot = collector.snapshot
         if not snapshot.stages:
             raise await _not_there(link, target, snapshot)
-    print(json.dumps(status_json(snapshot), indent=2) if args.json else "\n".join(status_lines(snapshot)))
+    print(
+        json.dumps(status_json(snapshot), indent=2) if args.json else as_typed("\n".join(status_lines(snapshot)), args)
+    )
     return 0
 
 
@@ -68,7 +71,7 @@ def _hosts(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"runs": rows, "unreachable": failures}, indent=2))
     else:
-        _print_rows(rows, failures)
+        print(as_typed("\n".join(_row_lines(rows, failures)), args))
     return 1 if failures else 0
 
 
@@ -78,17 +81,17 @@ async def _runs(config: Config, host: HostConfig, accept: str | None) -> list[di
         return [dict(row) for row in reply if isinstance(row, Mapping)] if isinstance(reply, list) else []
 
 
-def _print_rows(rows: list[dict[str, Any]], failures: list[dict[str, str]]) -> None:
+def _row_lines(rows: list[dict[str, Any]], failures: list[dict[str, str]]) -> list[str]:
+    lines = []
     for row in rows:
         stages = row.get("stages")
         states = (
             "  ".join(f"{name} {_state(state)}" for name, state in stages.items()) if isinstance(stages, dict) else ""
         )
-        print(f"{row['host']}:{row.get('name')}   {row.get('state')}   {states}".rstrip())
+        lines.append(f"{row['host']}:{row.get('name')}   {row.get('state')}   {states}".rstrip())
     for failure in failures:
-        print(f"{failure['host']}   not reached: {failure['error']} {failure['remedy']}".rstrip())
-    if not rows and not failures:
-        print("No runs yet. `eagledeck init RUN` makes one.")
+        lines.append(f"{failure['host']}   not reached: {failure['error']} {failure['remedy']}".rstrip())
+    return lines or ["No runs yet. `eagledeck init RUN` makes one."]
 
 
 def _state(value: object) -> str:

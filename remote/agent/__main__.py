@@ -12,8 +12,9 @@ USAGE = """usage: python -B -u -m remote.agent COMMAND …
   send      --root ROOT --nonce N     give a file
   supervise --attempt PATH            run one attempt, detached
   conduct   --run DIR                 go from stage to stage, detached
+  keep      --service DIR             keep a service up, detached
+  linger    --root ROOT --nonce N     leave a detached process behind for a minute, to see whether it lives on
   record    --root ROOT               record the host's telemetry, detached
-  linger    --root ROOT               be there for two minutes, detached: doctor looks whether it survives
   doctor    --root ROOT [--run DIR] [--json]
                                       check the host
 """
@@ -54,6 +55,15 @@ def main(argv: list[str]) -> int:
         from remote.agent.conductor import conduct
 
         return conduct(Path(_need(options, "run")).absolute(), options)
+    if command == "keep":
+        from remote.agent.keeper import keep
+
+        return keep(Path(_need(options, "service")).absolute())
+    if command == "linger":
+        from remote.agent.doctor import linger
+
+        os.write(1, _need(options, "nonce").encode() + b"\n")
+        return linger()
     if command == "serve":
         from remote.agent.agent import main as serve
 
@@ -62,10 +72,6 @@ def main(argv: list[str]) -> int:
         from remote.agent.recorder import record
 
         return record(Path(_need(options, "root")).absolute())
-    if command == "linger":
-        from remote.agent.survivor import linger
-
-        return linger(Path(_need(options, "root")).absolute())
     if command == "doctor":
         return _doctor(Path(_need(options, "root")).absolute(), options.get("run", ""), "json" in options)
     sys.stderr.write(USAGE)
@@ -83,10 +89,8 @@ def _doctor(root: Path, run: str, as_json: bool) -> int:
         print(dump_json(report).decode())
     else:
         for finding in report["findings"]:
-            mark = {True: "ok", False: "WRONG", None: "note"}[finding["ok"]]
-            print(
-                f"{mark:>5}  {finding['message']}" + (f"\n       -> {finding['remedy']}" if finding["remedy"] else "")
-            )
+            mark = {True: "ok", False: "bad", None: "note"}[finding["ok"]]
+            print(f"{mark:<5} {finding['message']}" + (f"\n      -> {finding['remedy']}" if finding["remedy"] else ""))
     return 0 if report["ok"] else 1
 
 

@@ -5,10 +5,11 @@ Imports pipeline.rundir.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.rundir import Attempt, RunDir, RunError, StageDir
+from pipeline.rundir import Attempt, RunDir, RunError, StageDir, write_json
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,15 @@ class ServiceAttempt(Attempt):
 
     def begin(self) -> None:
         """A service has no output to open."""
+
+    @property
+    def ready(self) -> bool:
+        return self.file("ready.json").exists()
+
+    def mark_ready(self) -> None:
+        """It has answered; the first time counts."""
+        if not self.ready:
+            write_json(self.file("ready.json"), {"t": time.time(), "url": self.spec().get("url")})
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,10 @@ class ServiceDir(StageDir):
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         super().make()
         return self
+
+    @property
+    def keeper_lock_path(self) -> Path:
+        return self.path / "keeper.lock"
 
     def attempt(self, number: int) -> ServiceAttempt:
         return ServiceAttempt(super().attempt(number).path, self)

@@ -36,7 +36,7 @@ from pipeline.rundir import (
     write_json,
 )
 from pipeline.rundir.kept import forget, keep, keep_of
-from remote.agent import services
+from remote.agent import keeper, services
 from remote.agent.detach import Ready, detach
 from remote.agent.errand import Errand, errand_of
 from remote.agent.holders import still_runs
@@ -77,6 +77,7 @@ class Conductor:
         self.begun: set[str] = set()
         self.redone: set[str] = set()
         self.using: set[str] = set()
+        self.told: dict[str, str] = {}
         self._fixed_through = errand.through != run.plan().through
 
     def run(self) -> int:
@@ -225,7 +226,7 @@ class Conductor:
         """
         self._save("running", Step("watch", stage))
         lock, next_check = self.run_dir.stage(stage).lock_path, 0.0
-        gone: services.AddressTaken | None = None
+        gone: keeper.AddressTaken | None = None
         while held(lock):
             self._pass_on(stage)
             if gone is None and time.monotonic() >= next_check:
@@ -265,19 +266,19 @@ class Conductor:
     def _say(self, stage: str) -> Any:
         return lambda message: self._note("service", message, stage=stage)
 
-    def _keep_up(self, stage: str) -> services.AddressTaken | None:
-        """Has services that failed started again; the reason when the stage can't go on with one."""
-        plan = self.run_dir.plan()
+    def _keep_up(self, stage: str) -> keeper.AddressTaken | None:
+        """Tells what the keepers of the services did; the reason when the stage can't go on with one."""
         for name in sorted(self.using):
             try:
-                did = services.keep_up(self.run_dir, plan, name)
-            except services.AddressTaken as error:
+                did = keeper.news(self.run_dir.root, name)
+            except keeper.AddressTaken as error:
                 self._note("service", error.message, stage=stage)
                 return error
             except RunError as error:
-                did = f"service {name} can't be restarted: {error.message}"
-            if did:
+                did = f"service {name} isn't looked after: {error.message}"
+            if did and self.told.get(name) != did:
                 self._note("service", did, stage=stage)
+            self.told[name] = did
         return None
 
     def _release(self, but: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,16 @@ from remote.agent.files import events, listing, tail
 from remote.agent.holders import still_runs
 from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
+from remote.agent.rest import at_rest, ways_on
 from remote.agent.trouble import told
 from remote.protocol import ProtocolError
 
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
 LAST_WORDS_S = 5.0
 """A conductor that was asked to stop is there this long after its stage has ended: it stops services, and notes why."""
-CHANGING = frozenset({"create", "set", "start", "resume", "stop", "kill", "restart", "adopt", "stop_service"})
+CHANGING = frozenset(
+    {"create", "set", "start", "resume", "stop", "kill", "restart", "adopt", "service_start", "service_stop"}
+)
 
 
 class Refused(Exception):
@@ -150,9 +153,9 @@ class Operations:
         offset: int = -16384,
         max: int = 49152,
     ) -> dict[str, Any]:
-        holder: StageDir = ServiceDir.of(self.root, service) if service else self._stage(run, stage)
         if service:
             service_path(self.root, service)
+        holder: StageDir = ServiceDir.of(self.root, service) if service else self._stage(run, stage)
         found = holder.latest() if attempt is None else holder.attempt(attempt)
         if found is None or not found.path.is_dir():
             raise Refused("not-found", f"{service or stage} has no log yet", "start it first")
@@ -166,6 +169,10 @@ class Operations:
         budget = check_run(_WhatIf(holder.path, Plan.from_json(plan)) if plan is not None else holder)
         return {**budget.to_json(), "lines": explain(budget)}
 
+    def op_services(self, run: str) -> dict[str, Any]:
+        holder = self._run(run)
+        return {"services": {name: services.told_of(self.root, name) for name in holder.plan().services}}
+
     def op_stat(self, path: str) -> dict[str, Any]:
         return listing(inside(self.root, path))
 
@@ -173,11 +180,6 @@ class Operations:
         from remote.agent import doctor  # what it needs is needed once
 
         return doctor.examine(self.root, self._run(run) if run else None)
-
-    def op_survivor(self, pid: int = 0, start: int = 0) -> dict[str, Any]:
-        from remote.agent import survivor
-
-        return survivor.look_for(pid, start) if pid else survivor.leave(self.root)
 
     # ------------------------------------------------------------ changing
 
@@ -224,7 +226,7 @@ class Operations:
             seen = status(self._stage(run, stage))
             if not seen.resumable and seen.state not in (*ALIVE, StageState.LOST):
                 why = f"{stage} is {seen.state.value}" + (f": {seen.message}" if seen.message else "")
-                raise Refused("refused", why, seen.remedy or "start the run")
+                raise Refused("refused", why, seen.remedy or ways_on(self._run(run), stage))
         states = run_status(self._run(run))
         going_on = stage or next((name for name, seen in states.items() if seen.resumable), "")
         return self.op_start(run, resume=going_on, stale=stale)
@@ -254,7 +256,7 @@ class Operations:
             else []
         )
         if not (stopped or conductor or left):
-            raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
+            raise Refused("refused", *at_rest(holder, stage))
         return {"stages": stopped, "conductor": conductor, "services": left}
 
     def op_kill(self, run: str, stage: str = "") -> dict[str, Any]:
@@ -268,20 +270,26 @@ class Operations:
                 kill_alone(attempt)
             killed.append(name)
         if not killed and not conductor:
-            raise Refused("refused", f"nothing of {stage or run} runs", "see its state")
+            raise Refused("refused", *at_rest(holder, stage))
         return {"stages": killed, "conductor": conductor}
 
-    def op_stop_service(self, name: str, yes: bool = False) -> dict[str, Any]:
-        service_path(self.root, name)
-        used = services.stop(self.root, name, "a person", yes)
-        if used and not yes:
-            who = ", ".join(used)
-            raise Refused(
-                "in-use",
-                f"{who} {'use' if len(used) > 1 else 'uses'} service {name}, and will fail or wait without it",
-                f"stop {'them' if len(used) > 1 else 'it'} first; --yes stops the service all the same",
-            )
-        return {"used": used}
+    def op_service_start(self, run: str, service: str) -> dict[str, Any]:
+        holder = self._run(run)
+        already = services.start_alone(holder, self._planned(holder, service), by="a person")
+        return {**services.told_of(self.root, service), "already": already}
+
+    def op_service_stop(self, run: str, service: str, despite: list[Any] | None = None) -> dict[str, Any]:
+        self._planned(self._run(run), service)
+        before = services.stop(self.root, service, tuple(str(use) for use in despite or ()))
+        return {"before": before}
+
+    def _planned(self, run: RunDir, service: str) -> str:
+        """``service`` when the run's plan has it."""
+        service_path(self.root, service)
+        planned = run.plan().services
+        if service not in planned:
+            raise Refused("not-found", f"{run.name} has no service {service}", f"its services: {_names(planned)}")
+        return service
 
     def op_adopt(self, run: str, stage: str) -> dict[str, Any]:
         folder = self._stage(run, stage)
@@ -306,6 +314,10 @@ class Operations:
             elif seen.state in ALIVE:
                 found.append((name, latest))
         return found
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(found) or "none"
 
 
 def _wake(attempt: Attempt) -> None:

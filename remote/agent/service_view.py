@@ -14,8 +14,10 @@ from pipeline.config import DeployParams, GenerateParams, Plan, ServicePlan
 from pipeline.hostpath import host_path
 from pipeline.rundir import RunDir, RunError, fingerprint, held, incarnation, read_json, valid_name
 from remote.agent.attempts import ServiceDir
+from remote.agent.health import HOST
 
-HOST = "127.0.0.1"
+NOT_READY = "not ready in time"
+"""Who asks for the stop of a service that doesn't answer in time: that is a failure."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,10 @@ def view(root: Path, name: str) -> ServiceView:
     if ended is None and held(service.lock_path):
         if attempt.stop_requested():
             return replace(base, state="STOPPING", pid=pid)
-        return replace(base, state="READY" if attempt.file("ready.json").exists() else "STARTING", pid=pid)
+        return replace(base, state="READY" if attempt.ready else "STARTING", pid=pid)
     if ended is not None:
+        if (attempt.requested("stop") or {}).get("by") == NOT_READY:
+            return replace(base, message=f"it was not ready within {spec.get('ready_timeout_s'):.0f} s")
         kind = "STOPPED" if ended.get("reason") in ("stopped", "killed") else "FAILED"
         return replace(base, state=kind, message=str(ended.get("message") or ""))
     if state.get("incarnation") == incarnation() and attempt.living():
@@ -111,18 +115,21 @@ def view(root: Path, name: str) -> ServiceView:
     return replace(base, state="FAILED", message="it ended without a record")
 
 
-def users(root: Path, name: str, but: str = "") -> list[str]:
-    """Runs that use a service now: they said so, and their conductor or the stage that needs it is alive."""
+def uses(root: Path, name: str) -> list[str]:
+    """RUN/STAGE of what uses a service now: it said so, and the stage, or the conductor that starts it, is alive."""
     found = []
     for path in sorted((root / "services" / name / "users").glob("*.json")):
-        run, record = path.stem, read_json(path) or {}
-        folder = root / run
-        stage = str(record.get("stage") or "")
-        if not valid_name(run) or run == but:
+        run, stage = path.stem, str((read_json(path) or {}).get("stage") or "")
+        if not valid_name(run):
             continue
-        if held(folder / "conductor" / "lock") or (stage and held(folder / stage / "lock")):
-            found.append(run)
+        if held(root / run / "conductor" / "lock") or (stage and held(root / run / stage / "lock")):
+            found.append(f"{run}/{stage}")
     return found
+
+
+def users(root: Path, name: str, but: str = "") -> list[str]:
+    """The runs of those."""
+    return [run for run in (use.partition("/")[0] for use in uses(root, name)) if run != but]
 
 
 def describe(seen: ServiceView) -> dict[str, Any]:

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import Plan
 from pipeline.rundir import Lock, RunDir, RunError, held, read_json, write_json
 from remote.agent.attempts import ServiceAttempt, ServiceDir
+from remote.agent.health import HOST, answers, free_port, healthy
 from remote.agent.paths import CODE
-from remote.agent.service_view import HOST, Definition, define, users, view
+from remote.agent.service_view import NOT_READY, Definition, define, describe, users, uses, view
 from remote.agent.stagelog import last_line
-from remote.agent.starting import adopt, launch, locked
+from remote.agent.starting import adopt, launch, locked, start_keeper
 
 GRACE_S = 30.0
-RESTARTS = 3
-STEADY_S = 600.0
-"""A service that was up this long has its restarts counted anew."""
 POLL_S = 0.5
 STOP_S = 120.0
 """Longer than the ladder of its supervisor: then something sits in the kernel and can't be killed."""
 KEPT_ATTEMPTS = 20
-
-
-class AddressTaken(RunError):
-    """A service that failed can't come back where the stage asks it: something else listens there by now."""
 
 
 def ensure(
@@ -43,7 +37,7 @@ def ensure(
     Raises RunError: it can't start, isn't ready in time, another run uses it with another definition, or ``cancelled``.
     """
     root, definition = run.root, define(run, plan, name)
-    with _using(root, name):
+    with using(root, name):
         folder = root / "services" / name / "users"
         folder.mkdir(mode=0o700, exist_ok=True)
         write_json(folder / f"{run.name}.json", {"run": run.name, "stage": stage, "since": time.time()})
@@ -71,18 +65,44 @@ def ensure(
     return wait_ready(root, definition, cancelled)
 
 
-def start(root: Path, definition: Definition, by: str, restarts: int = 0, port: int = 0) -> ServiceAttempt:
-    """Opens and supervises a new attempt. Raises RunError: it runs already, its port is taken, it can't start.
-
-    ``port`` is where it is to listen when the plan takes any free one (0: any free one indeed).
-    """
+def start(root: Path, definition: Definition, by: str) -> ServiceAttempt:
+    """Opens and supervises a new attempt, and has it kept. Raises RunError: it runs already, its port is taken, …"""
     service, name, plan = ServiceDir.of(root, definition.name), definition.name, definition.plan
+    port = plan.port or free_port()
+    attempt = open_attempt(
+        service,
+        {
+            "schema": 1,
+            "service": name,
+            "argv": definition.command(str(port)),
+            "cwd": str(CODE),
+            "gpus": plan.gpus,
+            "env_allow": list(plan.env_allow),
+            "env": dict(plan.env),
+            "grace_s": GRACE_S,
+            "url": f"http://{HOST}:{port}",
+            "port": port,
+            "any_port": not plan.port,
+            "health": plan.health,
+            "ready_timeout_s": plan.ready_timeout_s,
+            "fingerprint": definition.fingerprint,
+            "restart": plan.restart,
+            "restarts": 0,
+            "by": by,
+        },
+    )
+    start_keeper(service.path)
+    return attempt
+
+
+def open_attempt(service: ServiceDir, spec: dict[str, Any]) -> ServiceAttempt:
+    """A new attempt of ``spec``, supervised. Raises RunError: it runs already, its port is taken, it can't start."""
+    name, port = str(spec["service"]), int(spec["port"])
     with locked(service, f"service {name}") as lock:
         latest = service.latest()
         if held(service.writer_lock_path) or (latest is not None and latest.living()):
             raise RunError(f"processes of service {name} still live", "stop or kill them first")
-        port = plan.port or port or _free_port()
-        if plan.port and _answers(port):
+        if not spec["any_port"] and answers(port):
             raise RunError(
                 f"service {name} can't have port {port}: something else listens there",
                 f"stop it, or set services.{name}.port to another port (0: any free one)",
@@ -91,28 +111,7 @@ def start(root: Path, definition: Definition, by: str, restarts: int = 0, port: 
         attempt = service.attempt(number)
         for folder in (attempt.path.parent, attempt.path, attempt.path / "control"):
             folder.mkdir(mode=0o700, exist_ok=folder == attempt.path.parent)
-        write_json(
-            attempt.file("spec.json"),
-            {
-                "schema": 1,
-                "service": name,
-                "attempt": number,
-                "argv": definition.command(str(port)),
-                "cwd": str(CODE),
-                "gpus": plan.gpus,
-                "env_allow": list(plan.env_allow),
-                "env": dict(plan.env),
-                "grace_s": GRACE_S,
-                "url": f"http://{HOST}:{port}",
-                "port": port,
-                "health": plan.health,
-                "fingerprint": definition.fingerprint,
-                "restart": plan.restart,
-                "restarts": restarts,
-                "by": by,
-                "created": time.time(),
-            },
-        )
+        write_json(attempt.file("spec.json"), {**spec, "attempt": number, "created": time.time()})
         launch(attempt, lock, f"service {name}")
         _drop_old(service)
         return attempt
@@ -126,19 +125,18 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
     spec, log = attempt.spec(), attempt.file("stage.log")
     end = time.monotonic() + plan.ready_timeout_s
     while True:
-        if attempt.exit() is not None or not held(attempt.stage.lock_path):
+        late = (attempt.requested("stop") or {}).get("by") == NOT_READY
+        if not late and (attempt.exit() is not None or not held(attempt.stage.lock_path)):
             said = last_line(log)
             message = str((attempt.exit() or {}).get("message") or "it ended")
             if said and said not in message:
                 message = f"{message}: {said}"
             raise RunError(f"service {name} ended before it was ready: {message}", f"look into {log}")
-        if attempt.file("ready.json").exists():
+        if attempt.ready or healthy(int(spec["port"]), plan.health):
+            attempt.mark_ready()
             return str(spec["url"])
-        if healthy(int(spec["port"]), plan.health):
-            write_json(attempt.file("ready.json"), {"t": time.time(), "url": spec["url"]})
-            return str(spec["url"])
-        if time.monotonic() > end:
-            attempt.request("stop", "not ready in time")
+        if late or time.monotonic() > end:
+            attempt.request("stop", NOT_READY)
             raise RunError(
                 f"service {name} was not ready within {plan.ready_timeout_s:.0f} s; its last line: {last_line(log)!r}",
                 f"look into {log}, or raise services.{name}.ready_timeout_s",
@@ -146,79 +144,82 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
         _pause(cancelled, name)
 
 
-def keep_up(run: RunDir, plan: Plan, name: str) -> str:
-    """Restarts a service that failed after it was ready, at most RESTARTS times in a row; what it did, or "".
-
-    It comes back where it was, since the stage goes on asking there. Raises AddressTaken when a port that was any free
-    one has been taken by something else: the next start of the run gives it another one, and the stage its address.
-    """
-    root = run.root
-    attempt, seen = ServiceDir.of(root, name).latest(), view(root, name)
-    if attempt is None:
-        return ""
-    spec, why = attempt.spec(), seen.message
-    if seen.state == "STARTING" and healthy(int(spec["port"]), str(spec["health"])):
-        write_json(attempt.file("ready.json"), {"t": time.time(), "url": spec["url"]})
-        return f"service {name} is ready"
-    if seen.state != "FAILED":
-        return ""
-    ready = read_json(attempt.file("ready.json"))
-    if spec.get("restart") != "on-failure" or ready is None:
-        return ""
-    ended = (attempt.exit() or {}).get("ended") or time.time()
-    count = 0 if ended - ready["t"] > STEADY_S else int(spec.get("restarts") or 0)
-    if count >= RESTARTS:
-        return ""
-    with _using(root, name):
-        if view(root, name).state != "FAILED":
-            return ""
-        definition, port = define(run, plan, name), int(spec["port"])
-        if not definition.plan.port and _answers(port):
-            raise AddressTaken(
-                f"service {name} failed ({why}) and can't come back: something else listens on its port {port} by now",
-                "start the run again: the service takes another port then, and the stage goes on with it",
-            )
-        start(root, definition, by=f"{run.name}: {why}"[:200], restarts=count + 1, port=port)
-    return f"service {name} failed ({why}) and is restarted, {count + 1} of {RESTARTS}"
-
-
 def release(run: RunDir, plan: Plan, name: str, wait: bool = True) -> bool:
-    """This run needs the service no longer: stopped (True) unless another run uses it or the plan keeps it (False)."""
+    """This run needs the service no longer: stopped (True) unless another run uses it or the plan keeps it (False).
+
+    A stage of this run that still lives, whatever became of its conductor, keeps it as well.
+    """
     root = run.root
     if not (root / "services" / name).is_dir():
         return False
-    with _using(root, name):
-        (root / "services" / name / "users" / f"{run.name}.json").unlink(missing_ok=True)
+    with using(root, name):
+        said = root / "services" / name / "users" / f"{run.name}.json"
+        stage = str((read_json(said) or {}).get("stage") or "")
+        if stage and held(run.path / stage / "lock"):
+            return False
+        said.unlink(missing_ok=True)
         service = plan.services.get(name)
         if users(root, name, but=run.name) or (service is not None and service.keep):
             return False
         return _stop(root, name, f"{run.name} needs it no longer", wait)
 
 
-def stop(root: Path, name: str, why: str, used_or_not: bool = False) -> list[str]:
-    """Asks a service to end, unless stages use it; these, as RUN/STAGE. ``used_or_not``: stopped all the same.
+def start_alone(run: RunDir, name: str, by: str) -> bool:
+    """Starts a service of a run's plan without a stage; True when it is up already. Waits for nothing.
 
-    Raises RunError when it doesn't run.
+    Raises RunError: it is up with another definition, still stopping, or can't start.
     """
-    if not (root / "services" / name).is_dir():
-        raise RunError(f"there is no service {name} in {root}", "see the services of the run's plan")
-    with _using(root, name):
+    root, definition = run.root, define(run, run.plan(), name)
+    with using(root, name):
         seen = view(root, name)
-        if not seen.up:
-            raise RunError(f"service {name} is {seen.state}", "there is nothing to stop")
-        used = []
-        for run in users(root, name):
-            record = read_json(root / "services" / name / "users" / f"{run}.json") or {}
-            used.append(f"{run}/{record['stage']}" if record.get("stage") else run)
-        if not used or used_or_not:
-            _stop(root, name, why, wait=False)
-        return used
+        if seen.up and seen.fingerprint == definition.fingerprint:
+            return True
+        if seen.up:
+            raise RunError(
+                f"service {name} runs with another definition than the plan's of {run.name}",
+                f"`eagledeck service stop {run.name} {name}` ends it; then start it again",
+            )
+        if seen.state == "STOPPING":
+            raise RunError(f"service {name} is being stopped", "start it again once it has ended")
+        start(root, definition, by)
+        return False
+
+
+def told_of(root: Path, name: str) -> dict[str, Any]:
+    """What is told of a service: its view, RUN/STAGE of what uses it, and how often it was restarted in a row."""
+    attempt = ServiceDir.of(root, name).latest()
+    spec = attempt.spec() if attempt else {}
+    restarts = int(spec.get("restarts") or 0)
+    return {**describe(view(root, name)), "uses": uses(root, name), "restarts": restarts}
+
+
+def stop(root: Path, name: str, despite: tuple[str, ...] = ()) -> str:
+    """Asks a service to end; its state before. Raises RunError while a stage uses it that ``despite`` doesn't name.
+
+    ``despite`` holds RUN/STAGE of the uses that a person has been told of. Nothing is waited for.
+    """
+    with using(root, name):
+        before = view(root, name).state
+        used = [use for use in uses(root, name) if use not in despite]
+        if used:
+            run, _, stage = used[0].partition("/")
+            raise RunError(
+                f"service {name} isn't stopped: {', '.join(used)} uses it",
+                f"`eagledeck stop {run}` saves and ends {stage} first; "
+                f"`eagledeck service stop {run} {name} --yes` stops the service under it, and what asks it fails",
+            )
+        _stop(root, name, "a person", wait=False)
+        return before
 
 
 def _stop(root: Path, name: str, why: str, wait: bool = True) -> bool:
     seen, service = view(root, name), ServiceDir.of(root, name)
     attempt = service.latest()
-    if attempt is None or not (seen.up or seen.state == "STOPPING"):
+    if attempt is None:
+        return False
+    if seen.state == "FAILED":
+        attempt.request("stop", why)  # so that its keeper restarts it no more
+    if not (seen.up or seen.state == "STOPPING"):
         return False
     if seen.state == "LOST":
         adopt(attempt, f"service {name}")
@@ -234,7 +235,7 @@ def _stop(root: Path, name: str, why: str, wait: bool = True) -> bool:
 
 
 @contextlib.contextmanager
-def _using(root: Path, name: str) -> Iterator[None]:
+def using(root: Path, name: str) -> Iterator[None]:
     """One at a time decides about a service, so that nobody stops what another has just decided to use."""
     service = ServiceDir.of(root, name).make()
     end = time.monotonic() + 120.0
@@ -253,38 +254,6 @@ def _pause(cancelled: Callable[[], bool], name: str) -> None:
     if cancelled():
         raise RunError(f"the wait for service {name} was cancelled", "start the run again")
     time.sleep(POLL_S)
-
-
-def healthy(port: int, path: str, timeout: float = 2.0) -> bool:
-    """Whether GET ``path`` on the loopback answers 200. Raw, because http.client costs a conductor two megabytes."""
-    try:
-        with socket.create_connection((HOST, port), timeout) as link:
-            link.settimeout(timeout)
-            link.sendall(f"GET {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\n\r\n".encode())
-            head = link.recv(64)
-            while head and b"\r\n" not in head and len(head) < 64:
-                piece = link.recv(64)
-                if not piece:
-                    break
-                head += piece
-    except OSError:
-        return False
-    words = head.split(b"\r\n", 1)[0].split()
-    return len(words) >= 2 and words[0].startswith(b"HTTP/") and words[1] == b"200"
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection((HOST, port), 1.0):
-            return True
-    except OSError:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _drop_old(service: ServiceDir) -> None:

@@ -1,4 +1,4 @@
-"""Starting what detaches itself: a stage's supervisor, a conductor, the recorder.
+"""Starting what detaches itself: a stage's supervisor, a conductor, a service's keeper, the recorder.
 
 Imports pipeline.rundir and modules beside it. The stage's lock is taken here and handed on to the supervisor, so that
 of any number of starts exactly one wins, and none of them leaves half an attempt behind.
@@ -91,6 +91,11 @@ def start_conductor(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
 def start_recorder(root: Path) -> None:
     """Makes sure that the host's telemetry is recorded; nothing happens when it is already."""
     start_detached(command("record", "--root", str(root)), CODE)
+
+
+def start_keeper(service: Path) -> None:
+    """Makes sure that a service is kept; nothing happens when it is already."""
+    start_detached(command("keep", "--service", str(service)), CODE)
 
 
 def _said(word: dict[str, Any], label: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from console.config import parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = ("demo", "init", "open", "status", "start", "stop", "resume", "kill", "restart", "set")
-VERBS += ("logs", "put", "fetch", "budget")
+VERBS += ("logs", "service", "doctor", "put", "fetch", "budget")
 KIMI = ("budget", "--hidden-size", "7168", "--mean-tokens", "4000", "--volume", "3TB")
 
 

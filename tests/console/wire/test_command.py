@@ -346,11 +346,11 @@ def test_a_passphrase_is_asked_once_and_kept_nowhere(container: Any, locked: Pat
     assert {path: path.read_bytes() for path in container.folder.glob("*") if path.is_file()} == before
 
 
-def test_doctor_looks_from_both_ends(container: Any) -> None:
-    run = container.eagledeck("doctor", "box", "--json")
-    by = {finding["name"]: finding for finding in json.loads(run.stdout)["findings"]}
-    assert by["survival"]["ok"] is True
-    assert by["clock skew"]["ok"] is True
-    assert by["locks"]["ok"] is True
-    assert {"sessions", "environment", "volume", "stage python"} <= set(by)
-    assert all(finding["remedy"] for finding in by.values() if finding["ok"] is False)
+def test_commands_that_are_printed_work_as_they_stand(container: Any, tmp_path: Path) -> None:
+    named = str(container.path)
+    said = container.eagledeck("--config", named, "init", "r1").stdout
+    assert f"`eagledeck --config {named} start r1` starts it" in said
+    said = container.eagledeck("--config", named, "stop", "box:r1", status=1).stderr
+    assert said == f"eagledeck: nothing of r1 runs. `eagledeck --config {named} start box:r1` starts it.\n"
+    (command,) = [piece for piece in said.split("`") if piece.startswith("eagledeck ")]
+    assert container.eagledeck(*command.split()[1:]).stdout.startswith("Started r1 on box")

@@ -222,6 +222,30 @@ def test_stop_resume_kill_restart(host, wait_for):
     assert agent.refused("restart", run="r1", stage="generate").remedy
 
 
+def test_what_is_not_at_work_is_answered_with_a_command(host, wait_for):
+    run = host.run(generate={"steps": 3}, extract={"steps": 10_000, "pause": 0.02})
+    agent = host.agent()
+
+    def said(op, **args):
+        refused = agent.refused(op, run="r1", **args)
+        return refused.message, refused.remedy
+
+    assert said("stop") == ("nothing of r1 runs", "`eagledeck start r1` starts it")
+    assert said("kill", stage="generate")[1] == "`eagledeck start r1` goes from stage to stage"
+    agent.ask("start", run="r1")
+    wait_for(
+        lambda: status(run.stage("extract")).state is StageState.RUNNING and run.stage("extract").latest().progress()
+    )
+    at_work = "`eagledeck stop r1` stops the run, which is at extract"
+    assert said("stop", stage="train") == ("nothing of train runs: it is PENDING", at_work)
+    agent.ask("stop", run="r1")
+    wait_for(lambda: not held(run.path / "conductor" / "lock"))
+    assert said("stop")[1] == "`eagledeck resume r1 extract` goes on with it"
+    assert said("stop", stage="extract")[1] == "`eagledeck resume r1 extract` goes on with it"
+    done = "`eagledeck start r1` goes on after it; `eagledeck restart r1 generate` makes a new output"
+    assert said("resume", stage="generate") == ("generate is DONE", done)
+
+
 def test_kill_of_a_lost_stage(host, wait_for):
     run = host.run(generate={"steps": 600, "pause": 0.05})
     agent = host.agent()

@@ -6,16 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pipeline.config import Plan, set_values
 from pipeline.rundir import RunDir, RunError, StageState, held, process_start, status
-from remote.agent import services
+from remote.agent import keeper, services
 from remote.agent.attempts import ServiceDir
 from remote.agent.conductor import conductor_view
-from remote.agent.operations import Operations, Refused
-from remote.agent.paths import PathRefused
 from remote.agent.service_view import allowed_through, define, needed, users, view
 from remote.agent.starting import start_conductor
 
@@ -156,28 +155,63 @@ def test_a_changed_definition_starts_it_anew(host):
     assert process_start(pid) is None
 
 
-def test_a_failure_after_it_was_ready_is_restarted_a_few_times(host, wait_for, monkeypatch):
-    monkeypatch.setattr(services, "RESTARTS", 2)
+def ended_attempts(host):
+    service = ServiceDir.of(host.root, "engine")
+    return [number for number in service.attempts() if service.attempt(number).exit()]
+
+
+def test_a_failure_after_it_was_ready_is_restarted_a_few_times_while_nobody_watches(host, wait_for):
     run = make(host, command=server(host, life=0.7))
     ensure(run)
-    messages = []
-    for _ in range(services.RESTARTS):
-        wait_for(lambda: view(host.root, "engine").state == "FAILED")
-        messages.append(services.keep_up(run, run.plan(), "engine"))
-        services.wait_ready(host.root, define(run, run.plan(), "engine"), lambda: False)
-    assert [f"{n} of {services.RESTARTS}" in message for n, message in enumerate(messages, 1)] == [True] * len(messages)
-    wait_for(lambda: view(host.root, "engine").state == "FAILED")
-    assert services.keep_up(run, run.plan(), "engine") == ""
+    service = ServiceDir.of(host.root, "engine")
+    wait_for(lambda: not held(service.keeper_lock_path))
+    assert ended_attempts(host) == [1, 2, 3, 4]
+    assert [service.attempt(n).spec()["restarts"] for n in (1, 2, 3, 4)] == [0, 1, 2, 3]
     assert "it fell over" in view(host.root, "engine").message
+    assert "3 restarts didn't help" in keeper.news(host.root, "engine")
 
 
 def test_one_on_any_free_port_comes_back_where_the_stage_asks_it(host, wait_for):
     run = make(host)
-    url = ensure(run)
+    url, pid = ensure(run), service_pid(host)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: view(host.root, "engine").state == "READY" and view(host.root, "engine").attempt == 2)
+    assert view(host.root, "engine").url == url
+    assert service_pid(host) != pid
+    assert "is restarted, 1 of 3: attempt 2" in keeper.news(host.root, "engine")
+
+
+def test_a_keeper_that_was_killed_is_started_again_by_whoever_uses_the_service(host, wait_for):
+    run = make(host)
+    ensure(run)
+    path = ServiceDir.of(host.root, "engine").path
+    for pid in host.ours():
+        if f"keep\0--service\0{path}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not held(path / "keeper.lock"))
     os.kill(service_pid(host), signal.SIGKILL)
     wait_for(lambda: view(host.root, "engine").state == "FAILED")
-    assert "is restarted" in services.keep_up(run, run.plan(), "engine")
-    assert services.wait_ready(host.root, define(run, run.plan(), "engine"), lambda: False) == url
+    assert keeper.news(host.root, "engine") == ""
+    wait_for(lambda: view(host.root, "engine").attempt == 2)
+
+
+def test_a_failed_one_that_nobody_needs_is_not_restarted(host, wait_for):
+    run = make(host)
+    ensure(run)
+    os.kill(service_pid(host), signal.SIGKILL)
+    wait_for(lambda: view(host.root, "engine").state == "FAILED")
+    services.release(run, run.plan(), "engine")
+    wait_for(lambda: not held(ServiceDir.of(host.root, "engine").keeper_lock_path))
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
+
+
+def test_one_that_is_not_ready_in_time_is_stopped_without_anyone_waiting(host, wait_for):
+    run = make(host, command=server(host, wait=60), more={"ready_timeout_s": 1})
+    services.start(host.root, define(run, run.plan(), "engine"), by="a person")
+    wait_for(lambda: view(host.root, "engine").state == "FAILED")
+    assert view(host.root, "engine").message == "it was not ready within 1 s"
+    wait_for(lambda: not held(ServiceDir.of(host.root, "engine").keeper_lock_path))
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
 
 
 def test_a_stage_whose_service_lost_its_port_is_stopped_and_told(host, wait_for):
@@ -206,7 +240,8 @@ def test_never_restarted_when_the_plan_says_so(host, wait_for):
     run = make(host, command=server(host, life=0.5), more={"restart": "never"})
     ensure(run)
     wait_for(lambda: view(host.root, "engine").state == "FAILED")
-    assert services.keep_up(run, run.plan(), "engine") == ""
+    wait_for(lambda: not held(ServiceDir.of(host.root, "engine").keeper_lock_path))
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
 
 
 def test_a_kept_service_stays(host):
@@ -227,13 +262,13 @@ def test_a_taken_port_is_named(host):
             ensure(run)
 
 
-def test_one_that_lost_its_supervisor_is_used_and_stopped(host, wait_for):
+def test_one_that_lost_its_supervisor_is_supervised_again_and_stopped(host, wait_for):
     run = make(host)
     ensure(run)
-    service = ServiceDir.of(host.root, "engine")
-    pid = service_pid(host)
-    os.kill(service.latest().state()["supervisor"]["pid"], signal.SIGKILL)
-    wait_for(lambda: view(host.root, "engine").state == "LOST")
+    service, pid = ServiceDir.of(host.root, "engine"), service_pid(host)
+    killed = service.latest().state()["supervisor"]["pid"]
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: service.latest().state()["supervisor"]["pid"] != killed)
     ensure(run)
     assert service_pid(host) == pid
     assert view(host.root, "engine").state == "READY"
@@ -266,32 +301,50 @@ def test_a_service_outside_deploy_runs_without_a_drafter(host):
     assert define(run, run.plan(), "engine").command("1") == ["x", "y"]
 
 
-def test_a_used_service_is_stopped_only_when_told_so(host, wait_for):
-    run = make(host, generate={"steps": 100000, "pause": 0.01})
-    operations = Operations(host.root)
-    with pytest.raises(RunError, match="there is no service engine"):
-        operations.call("stop_service", {"name": "engine"})
-    start_conductor(run.path, {"through": "generate"})
-    wait_for(lambda: status(run.stage("generate")).state is StageState.RUNNING)
-    pid = service_pid(host)
-    with pytest.raises(Refused, match=r"r1/generate uses service engine") as refused:
-        operations.call("stop_service", {"name": "engine"})
-    assert (refused.value.code, "--yes" in refused.value.remedy) == ("in-use", True)
+def test_one_that_a_stage_uses_is_stopped_only_by_who_knows_of_it(host, wait_for):
+    run = make(host, generate={"steps": 10_000, "pause": 0.02})
+    make(host, "r2")
+    start_conductor(run.path, {})
+    wait_for(lambda: run.stage("generate").latest() is not None and run.stage("generate").latest().progress())
+    agent = host.agent()
+    assert agent.ask("services", run="r2")["services"]["engine"]["uses"] == ["r1/generate"]
+    for despite in ([], ["r2/generate"]):
+        refused = agent.refused("service_stop", run="r2", service="engine", despite=despite)
+        assert "r1/generate uses it" in refused.message
+        assert "`eagledeck stop r1` saves and ends generate first" in refused.remedy
     assert view(host.root, "engine").state == "READY"
-    assert operations.call("stop_service", {"name": "engine", "yes": True})["used"] == ["r1/generate"]
+    stopped = agent.ask("service_stop", run="r2", service="engine", despite=["r1/generate"])
+    assert stopped == {"before": "READY"}
     wait_for(lambda: view(host.root, "engine").state == "STOPPED")
-    assert process_start(pid) is None
-    with pytest.raises(RunError, match="engine is STOPPED"):
-        operations.call("stop_service", {"name": "engine"})
+    assert ServiceDir.of(host.root, "engine").attempts() == [1]
 
 
-def test_a_service_that_nobody_uses_is_stopped_unasked(host, wait_for):
-    run = make(host, more={"keep": True})
-    ensure(run)
-    assert Operations(host.root).call("stop_service", {"name": "engine"})["used"] == []
+def test_a_stage_that_outlives_its_conductor_keeps_its_service(host, wait_for):
+    run = make(host, generate={"steps": 10_000, "pause": 0.02})
+    pid = start_conductor(run.path, {})["pid"]
+    stage = run.stage("generate")
+    wait_for(lambda: stage.latest() is not None and stage.latest().progress())
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not held(run.path / "conductor" / "lock"))
+    assert services.release(run, run.plan(), "engine") is False
+    assert view(host.root, "engine").state == "READY"
+    stage.latest().request("kill", "the test")
+    wait_for(lambda: not held(stage.lock_path))
+    assert services.release(run, run.plan(), "engine") is True
+
+
+def test_one_is_started_and_stopped_without_a_stage(host, wait_for):
+    make(host)
+    agent = host.agent()
+    assert agent.ask("services", run="r1")["services"]["engine"]["state"] == "IDLE"
+    started = agent.ask("service_start", run="r1", service="engine")
+    assert (started["already"], started["url"][:17]) == (False, "http://127.0.0.1:")
+    assert agent.ask("service_start", run="r1", service="engine")["already"] is True
+    wait_for(lambda: view(host.root, "engine").state == "READY")
+    agent.ask("set", run="r1", changes={"services.engine.gpus": "0"})
+    assert "another definition" in agent.refused("service_start", run="r1", service="engine").message
+    assert agent.ask("service_stop", run="r1", service="engine") == {"before": "READY"}
     wait_for(lambda: view(host.root, "engine").state == "STOPPED")
-
-
-def test_the_name_of_a_service_never_leaves_the_root(host):
-    with pytest.raises(PathRefused):
-        Operations(host.root).call("stop_service", {"name": "../x"})
+    assert agent.ask("service_stop", run="r1", service="engine") == {"before": "STOPPED"}
+    assert "its services: engine" in agent.refused("service_stop", run="r1", service="vllm").remedy
+    assert agent.refused("service_start", run="r1", service="../r1").code == "refused"
