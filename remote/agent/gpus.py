@@ -13,25 +13,15 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from remote.agent.cuda import without_cuda
 from remote.agent.nvml import NO_GPU
 from remote.agent.paths import CODE
 
 ANSWER_S = 5.0
 AGAIN_S = 60.0
 FIELDS = "index,name,power.draw,enforced.power.limit,utilization.gpu,memory.used,memory.total,temperature.gpu"
-
-
-def without_cuda() -> dict[str, str]:
-    """An environment in which NVML finds no libcuda, which it loads when it is there and needs for nothing asked here.
-
-    It would bring 4 MB and a thread. The file of its name that is found first is empty, so that loading it fails, as in
-    a container that has no CUDA.
-    """
-    folder = str(Path(__file__).with_name("without_cuda"))
-    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, (folder, os.environ.get("LD_LIBRARY_PATH"))))}
 
 
 class GpuReader:

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-from remote.agent.gpus import without_cuda
+from remote.agent.cuda import without_cuda
 from remote.agent.paths import CODE
 
 ANSWER_S = 5.0

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.rundir import status
 from remote.agent import starting
-from remote.agent.gpus import without_cuda
+from remote.agent.cuda import without_cuda
 from remote.agent.memory import holding
 from remote.agent.paths import CODE
 
