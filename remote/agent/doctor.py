@@ -12,7 +12,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,10 @@ from remote.agent.environment import container_environment
 from remote.agent.finding import finding
 from remote.agent.gpus import GpuReader
 from remote.agent.programs import engines, pythons
+from remote.agent.surroundings import environment, passing
 from remote.agent.trouble import told
 
 LINGER_S = 60.0
-MATTER = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TRITON_CACHE_DIR")
-FAMILIES = ("CUDA_", "HF_", "HUGGING", "NCCL_", "NVIDIA_", "TORCH", "TRANSFORMERS_", "VLLM_", "SGL", "OMP_", "GLOO_")
-PROXIES = ("http_proxy", "https_proxy", "no_proxy")
-"""Variables that decide whether stages and engines find their libraries, models, GPUs and each other."""
 
 
 def examine(root: Path, run: RunDir | None = None) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def examine(root: Path, run: RunDir | None = None) -> dict[str, Any]:
     plan = run.plan() if run else None
     volume = volume_of(run, plan) if run and plan else Volume(root)
     findings = [*_agent(), *pythons(plan), *(engines(run, plan) if run and plan else ())]
-    findings += [*_volume(volume), *_locks(root), *_gpus(), *_environment(plan), *_clock()]
+    findings += [*_volume(volume), *_lasting(volume.path), *_locks(root), *_gpus(), *_environment(run, plan), *_clock()]
     return {"findings": findings, "ok": all(found["ok"] is not False for found in findings)}
 
 
@@ -113,51 +110,17 @@ def _gpus() -> Iterator[dict[str, Any]]:
     )
 
 
-def _environment(plan: Plan | None) -> Iterator[dict[str, Any]]:
-    container = container_environment()
-    if not container:
-        message = "the environment of process 1 can't be read, so nobody knows what this session lacks of it"
-        yield finding("environment", None, None, message)
-        return
-    taken = set().union(*(stage.env_allow for stage in plan.stages.values())) if plan else set()
-    names, folders = lacking(container, os.environ)
-    names = [name for name in names if name not in taken]
-    if names:
-        listed = ",".join(names)
-        yield finding(
-            "environment",
-            None,
-            names,
-            f"the container sets {', '.join(names)}; SSH sessions, and so stages, don't have that",
-            f"give them to the stages that need them: `eagledeck set RUN train.env_allow={listed}`",
-        )
-    if folders:
-        path = os.pathsep.join(folders)
-        yield finding(
-            "path",
-            None,
-            folders,
-            f"the container's PATH has {path}, which SSH sessions don't have",
-            f'name programs there by their whole path (python, command), or set env = {{ PATH = "{path}:…" }}',
-        )
-    if not (names or folders):
-        yield finding("environment", True, [], "SSH sessions have what counts of the container's environment")
+def _environment(run: RunDir | None, plan: Plan | None) -> Iterator[dict[str, Any]]:
+    allowed = plan.stages["train"].env_allow if plan else ()
+    yield from environment(container_environment(), os.environ, run.name if run else "", allowed)
 
 
-def lacking(container: Mapping[str, str], ours: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Names that matter and that only process 1 has, or has otherwise; folders of its PATH that ours hasn't.
-
-    Names alone: some values are secrets.
-    """
-    names = [
-        name
-        for name in sorted(container)
-        if (name in MATTER or name.startswith(FAMILIES) or name.lower() in PROXIES)
-        and name != "PATH"
-        and container[name] != ours.get(name)
-    ]
-    there = ours.get("PATH", "").split(os.pathsep)
-    return names, [folder for folder in container.get("PATH", "").split(os.pathsep) if folder and folder not in there]
+def _lasting(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "replace")
+    except OSError:
+        return  # not Linux
+    yield from passing(Path(os.path.realpath(path)), mounts)
 
 
 def linger() -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from pipeline.config import Plan
 from pipeline.rundir import RunDir
-from remote.agent.doctor import lacking
+from remote.agent.environment import container_environment
 from remote.agent.programs import engines
+from remote.agent.surroundings import environment, passing
 
 
 def with_service(host, **service):
@@ -85,20 +87,56 @@ def test_a_program_that_is_no_known_engine_is_only_noted(host, program):
     assert with_service(host, command=[str(path)])["ok"] is None
 
 
+CONTAINER = {
+    "PATH": "/opt/conda/bin:/usr/bin:/opt/nvidia/bin",
+    "HF_HOME": "/data/hf",
+    "HF_TOKEN": "secret",
+    "NCCL_P2P_DISABLE": "1",
+    "CUDA_HOME": "/usr/local/cuda",
+    "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
+    "HTTPS_PROXY": "http://proxy",
+    "HOSTNAME": "box",
+    "PWD": "/",
+}
+
+
 def test_what_sessions_lack_of_the_container_is_named_without_values():
-    container = {
-        "PATH": "/opt/conda/bin:/usr/bin:/opt/nvidia/bin",
-        "HF_HOME": "/data/hf",
-        "HF_TOKEN": "secret",
-        "NCCL_P2P_DISABLE": "1",
-        "CUDA_HOME": "/usr/local/cuda",
-        "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
-        "HTTPS_PROXY": "http://proxy",
-        "HOSTNAME": "box",
-        "PWD": "/",
-    }
-    ours = {"PATH": "/usr/bin:/bin", "CUDA_HOME": "/usr/local/cuda", "LD_LIBRARY_PATH": "/other"}
-    names, folders = lacking(container, ours)
-    assert names == ["HF_HOME", "HF_TOKEN", "HTTPS_PROXY", "LD_LIBRARY_PATH", "NCCL_P2P_DISABLE"]
-    assert folders == ["/opt/conda/bin", "/opt/nvidia/bin"]
-    assert lacking(container, container) == ([], [])
+    ours = {"PATH": "/usr/bin:/bin", "CUDA_HOME": "/usr/local/cuda", "LD_LIBRARY_PATH": "/other", "HOSTNAME": "x"}
+    missing, other, path = environment(CONTAINER, ours, "r1", ("HF_HOME",))
+    assert missing["value"] == ["HF_TOKEN", "HTTPS_PROXY", "NCCL_P2P_DISABLE"]
+    assert "`eagledeck set r1 train.env_allow=HF_HOME,HF_TOKEN,HTTPS_PROXY,NCCL_P2P_DISABLE`" in missing["remedy"]
+    assert other["value"] == ["LD_LIBRARY_PATH"]
+    assert path["value"] == ["/opt/conda/bin", "/opt/nvidia/bin"]
+    assert "secret" not in str([missing, other, path])
+
+
+def test_the_remedy_gives_a_stage_what_its_session_lacks(host, tmp_path):
+    """What doctor proposes is what the environment of a stage is made by."""
+    environ = tmp_path / "environ"
+    environ.write_bytes(b"\0".join(f"{name}={value}".encode() for name, value in CONTAINER.items()) + b"\0")
+    assert container_environment(environ) == CONTAINER
+    (whole,) = environment(container_environment(environ), CONTAINER)
+    assert (whole["ok"], whole["value"]) == (True, [])
+    run = host.run(changes={"train.env_allow": "HF_TOKEN,HTTPS_PROXY"})
+    assert run.plan().stages["train"].env_allow == ("HF_TOKEN", "HTTPS_PROXY")
+
+
+def test_an_environment_that_cant_be_read_is_only_noted():
+    (found,) = environment({}, {})
+    assert found["ok"] is None
+
+
+MOUNTS = """\
+21 1 0:20 / / rw,relatime - overlay overlay rw,lowerdir=/a
+22 21 0:21 / /proc rw - proc proc rw
+30 21 259:1 / /data rw,relatime shared:1 - xfs /dev/nvme1n1 rw
+31 30 0:30 / /data/my\\040scratch rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/data/eagledeck", []), ("/database", ["overlay"]), ("/data/my scratch/x", ["tmpfs"]), ("/", ["overlay"])],
+)
+def test_a_volume_that_goes_with_the_container_is_noted(path, kind):
+    assert [found["value"] for found in passing(Path(path), MOUNTS)] == kind
