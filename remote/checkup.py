@@ -18,6 +18,7 @@ from remote.connection import CHANNELS
 from remote.errors import RemoteError
 from remote.hostkeys import HostKeyStore
 from remote.resolve import HostSpec
+from remote.sanitize import clean_text
 from remote.session import Pace, Session, open_session
 
 STEP_S = 20.0
@@ -64,25 +65,30 @@ def clock(skew_s: float | None) -> Finding:
 
 
 async def check_wire(spec: HostSpec, hostkeys: HostKeyStore) -> list[Finding]:
-    """Sessions at once and survival after a disconnect. Raises the errors of open_session when it can't connect."""
-    session = await _open(spec, hostkeys)
+    """Sessions at once and survival after a disconnect; what keeps them from being told is a finding too."""
+    found: list[Finding] = []
     try:
-        allowed = await _count_sessions(session)
-        pid = await _leave_behind(session)
-    finally:
-        await session.close()
-    if isinstance(pid, RemoteError):
-        why = f"a detached process could not be started: {pid.message}"
-        return [sessions(allowed), Finding("survival", None, why, pid.remedy)]
-    await asyncio.sleep(SETTLE_S)
+        session = await _open(spec, hostkeys)
+        try:
+            found.append(sessions(await _count_sessions(session)))
+            pid = await _leave_behind(session)
+        finally:
+            await session.close()
+        await asyncio.sleep(SETTLE_S)
+        found.append(survival(await _ended(pid, spec, hostkeys)))
+    except RemoteError as error:
+        found.append(Finding("connection", False, f"the wire could not be checked: {error.message}", error.remedy))
+    return found
+
+
+async def _ended(pid: int, spec: HostSpec, hostkeys: HostKeyStore) -> bool:
+    """Ends a process of ours from a new connection; False when it is gone by then, or was never to be seen."""
     session = await _open(spec, hostkeys)
     try:
         await _free(session)
-        # ends it as well; a process of ours that is gone, or was never there, can't be signalled
-        found = await session.connection.run(f"exec /bin/sh -c 'kill {pid}'", timeout_s=STEP_S)
+        return (await session.connection.run(f"exec /bin/sh -c 'kill {pid}'", timeout_s=STEP_S)).status == 0
     finally:
         await session.close()
-    return [sessions(allowed), survival(found.status == 0)]
 
 
 def sessions(allowed: int) -> Finding:
@@ -137,20 +143,16 @@ async def _free(session: Session) -> None:
     await session.agent.channel.close()
 
 
-async def _leave_behind(session: Session) -> int | RemoteError:
-    """The pid of a process that detached itself as supervisors do, or why there is none."""
+async def _leave_behind(session: Session) -> int:
+    """The pid of a process that detached itself as supervisors do. Raises RemoteError when there is none."""
+    await _free(session)
+    channel = await session.open_helper("linger")
     try:
-        await _free(session)
-        channel = await session.open_helper("linger")
-        try:
-            async with asyncio.timeout(STEP_S):
-                word = json.loads(await channel.read_until(b"\n"))
-            if not word.get("ok"):
-                return RemoteError(str(word.get("message")), str(word.get("remedy") or ""))
-            return int(word["pid"])
-        finally:
-            await channel.close()
-    except RemoteError as error:
-        return error
-    except (TimeoutError, ChannelEnded, ValueError, KeyError, AttributeError):
-        return RemoteError("it did not say that it runs.", "Try again.")
+        async with asyncio.timeout(STEP_S):
+            word = json.loads(await channel.read_until(b"\n"))
+        return int(word["pid"])
+    except (TimeoutError, ChannelEnded, ValueError, KeyError, TypeError):
+        said = clean_text(channel.stderr_tail.decode("utf-8", "replace").strip())
+        raise RemoteError(f"a detached process could not be started there. {said}".strip(), "Try again.") from None
+    finally:
+        await channel.close()

@@ -158,7 +158,8 @@ class Operations:
         holder: StageDir = ServiceDir.of(self.root, service) if service else self._stage(run, stage)
         found = holder.latest() if attempt is None else holder.attempt(attempt)
         if found is None or not found.path.is_dir():
-            raise Refused("not-found", f"{service or stage} has no log yet", "start it first")
+            start = f"`eagledeck {f'service start {run} {service}' if service else f'start {run}'}` starts it"
+            raise Refused("not-found", f"{service or stage} has no log yet", start if run else "")
         return tail(found, offset, max, generation)
 
     def op_telemetry(self, since: float = 0.0, points: int = 600) -> dict[str, Any]:

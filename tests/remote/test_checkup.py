@@ -63,6 +63,14 @@ async def test_a_host_that_kills_what_is_left_at_logout_is_found_out(sshd, real,
     assert "KillUserProcesses=no" in found["survival"].remedy
 
 
+async def test_a_connection_that_cannot_be_made_again_is_a_finding(embedded, loopback) -> None:
+    await loopback.close()
+    (found,) = await check_wire(embedded.spec, embedded.hostkeys)
+    assert (found.name, found.state) == ("connection", "bad")
+    assert "refuses connections" in found.message
+    assert "sshd runs there" in found.remedy
+
+
 @pytest.mark.parametrize(
     ("skew", "state", "says"),
     [

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 SERVER = """
 import http.server, sys
@@ -36,6 +40,8 @@ def state(container: Any) -> str:
 def test_a_service_is_started_looked_at_and_stopped(container: Any, wait_for: Callable[..., Any]) -> None:
     make(container)
     assert container.eagledeck("service", "r1").stdout == "engine   IDLE\n"
+    said = container.eagledeck("logs", "r1", "--service", "engine", status=1).stderr
+    assert said == "eagledeck: engine has no log yet. `eagledeck service start r1 engine` starts it.\n"
     assert (
         "Started engine on box, at http://127.0.0.1:" in container.eagledeck("service", "start", "r1", "engine").stdout
     )
@@ -61,5 +67,25 @@ def test_one_under_a_running_stage_is_asked_about(container: Any, wait_for: Call
     container.eagledeck("service", "stop", "r1", "engine", "--yes")
     wait_for(lambda: state(container) == "STOPPED")
     assert container.state()["generate"] == "RUNNING"
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
+
+
+@pytest.mark.parametrize(("typed", "status"), [("engine", 0), ("yes", 1)])
+def test_a_person_types_its_name(container: Any, wait_for: Callable[..., Any], typed: str, status: int) -> None:
+    make(container, generate={"steps": 100_000})
+    container.eagledeck("start", "r1", "--through", "generate")
+    wait_for(lambda: container.state()["generate"] == "RUNNING")
+    primary, secondary = os.openpty()
+    words = ("service", "stop", "r1", "engine")
+    child = container.process(*words, stdin=secondary, stdout=subprocess.DEVNULL, stderr=secondary)
+    os.close(secondary)
+    asked = b""
+    while b"Type engine" not in asked:
+        asked += os.read(primary, 4096)
+    os.write(primary, typed.encode() + b"\n")
+    assert child.wait(30) == status
+    os.close(primary)
+    wait_for(lambda: state(container) == ("READY" if status else "STOPPED"))
     container.eagledeck("kill", "r1", "--yes")
     wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))

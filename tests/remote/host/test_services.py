@@ -348,3 +348,17 @@ def test_one_is_started_and_stopped_without_a_stage(host, wait_for):
     assert agent.ask("service_stop", run="r1", service="engine") == {"before": "STOPPED"}
     assert "its services: engine" in agent.refused("service_stop", run="r1", service="vllm").remedy
     assert agent.refused("service_start", run="r1", service="../r1").code == "refused"
+
+
+def test_two_consoles_that_start_it_at_once_start_one(host, wait_for):
+    make(host)
+    agents = [host.agent(), host.agent()]
+    for _ in range(3):
+        before = ServiceDir.of(host.root, "engine").attempts()
+        numbers = [agent.post("service_start", run="r1", service="engine") for agent in agents]
+        results = [agent.answer(number).result for agent, number in zip(agents, numbers)]
+        assert sorted(result["already"] for result in results) == [False, True]
+        assert len({result["url"] for result in results}) == 1
+        assert len(ServiceDir.of(host.root, "engine").attempts()) == len(before) + 1
+        agents[0].ask("service_stop", run="r1", service="engine")
+        wait_for(lambda: view(host.root, "engine").state == "STOPPED")
