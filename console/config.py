@@ -273,9 +273,12 @@ class _Reader:
         except ConfigError as error:
             head, *rest = error.key.split(".")
             at = ("services", *rest) if head == "services" else ("runs", name, head, *rest)
+            message = error.message
             if head == "volume":
-                at = ("hosts", host.name, {"reserve_bytes": "reserve", "capacity_bytes": "capacity"}.get(rest[0], ""))
-            raise self.error(at, error.message, error.remedy) from None
+                written = {"reserve_bytes": "reserve", "capacity_bytes": "capacity"}.get(rest[0], "")
+                at = ("hosts", host.name, written)
+                message = message.replace(error.key, ".".join(at), 1)
+            raise self.error(at, message, error.remedy) from None
 
     def fields(self, cls: Any, raw: object, at: tuple[str, ...], extra: tuple[str, ...] = ()) -> dict[str, Any]:
         """The typed values of the keys that are there; `extra` only adds to what a wrong key is told is allowed."""

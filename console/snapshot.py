@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+FULL_SOON_S = 6 * 3600.0
+"""A volume that is full within this time is an alert: half a working day to act in."""
+HALF_FULL = 0.5
+"""Below this fill a rate measured over minutes says little: a large file that comes and goes would be an alert."""
+
 
 @dataclass(frozen=True)
 class LinkView:
@@ -59,6 +64,13 @@ class DiskView:
     fill_rate_bps: float | None
     full_in_s: float | None
 
+    @property
+    def fills_soon(self) -> bool:
+        """Whether it needs a person within hours."""
+        if self.full_in_s is None or self.full_in_s >= FULL_SOON_S:
+            return False
+        return not (self.used is not None and self.capacity and self.used / self.capacity < HALF_FULL)
+
 
 @dataclass(frozen=True)
 class StageView:
@@ -66,7 +78,7 @@ class StageView:
 
     `state` is a StageState name, `done` and `total` count `unit`s, `stop_since` is host wall time in seconds.
     `stale_root` is the stage with the first cause of its being STALE, `kept`: somebody has said to use it all the same.
-    `saved` is where a resume goes on, in `unit`s; None when the host doesn't say.
+    `note` is why a stage at work waits; `saved` is where a resume goes on, in `unit`s; None when the host doesn't say.
     """
 
     name: str
@@ -88,6 +100,7 @@ class StageView:
     eta_s: float | None
     elapsed_s: float | None
     phase: str
+    note: str
     counts: Mapping[str, float]
     report: Mapping[str, object]
     stop_grace_s: float | None
@@ -106,7 +119,7 @@ class ConductorView:
     `state` in small letters: idle, running, waiting, halted, stopped, done, lost, failed; "" before the host has said
     anything.
     `stage` is the one it is or was at; `cause` of a halt: "stale" (it was so then), "ended" (the stage
-    has said how), or "".
+    has said how), or "". `settles`: stages that it reruns or keeps by itself where they are STALE.
     """
 
     state: str = ""
@@ -114,6 +127,7 @@ class ConductorView:
     message: str = ""
     remedy: str = ""
     cause: str = ""
+    settles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

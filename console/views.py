@@ -60,6 +60,7 @@ def stage_view(name: str, data: object) -> StageView:
         eta_s=number(progress.get("eta_s")),
         elapsed_s=number(stage.get("elapsed_s")),
         phase=text(progress.get("phase")),
+        note=text(progress.get("note")),
         counts={key: found for key, item in counts.items() if (found := number(item)) is not None},
         report=dict(table(stage.get("report"))),
         stop_grace_s=number(stage.get("stop_grace_s")),
@@ -134,9 +135,10 @@ def conductor_view(run: Json) -> ConductorView:
     return ConductorView(
         text(conductor.get("state")),
         text(conductor.get("stage")),
-        text(conductor.get("message")),
+        text(str(conductor.get("message") or "").partition("\n")[0]),
         text(conductor.get("remedy")),
         text(conductor.get("cause")),
+        tuple(map(text, settles)) if isinstance(settles := conductor.get("settles"), list) else (),
     )
 
 

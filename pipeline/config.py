@@ -289,7 +289,8 @@ def check(plan: Plan) -> None:
     def known_service(key: str, name: str, extra: tuple[str, ...] = ()) -> None:
         if name not in plan.services and name not in extra:
             names = [*extra, *plan.services]
-            remedy = suggest(name, names) if names else "Describe the service in the plan first"
+            remedy = f"{suggest(name, names)} " if names else ""
+            remedy += f"services.{name}.command adds one, its words between commas or as a JSON list"
             refuse(key, name, "the plan has no such service", remedy)
 
     for name in STAGES:
@@ -370,9 +371,9 @@ def _changed(plan: Plan, key: str, value: object) -> Plan:
             stage = _replaced(stage, rest, value, head, extra=tuple(_fields(type(stage.params))))
         return dataclasses.replace(plan, stages={**plan.stages, head: stage})
     if head == "services" and rest:
-        name, _, item = rest.rpartition(".")
-        if name in plan.services:
-            service = _replaced(plan.services[name], item, value, f"services.{name}")
+        name, _, item = rest.partition(".")
+        if name in plan.services or (item == "command" and _NAME.fullmatch(name)):
+            service = _replaced(plan.services.get(name, ServicePlan()), item, value, f"services.{name}")
             return dataclasses.replace(plan, services={**plan.services, name: service})
     heads = [
         "through",

@@ -130,14 +130,25 @@ def read_text(meta: Mapping[str, Any], text: str, key: str) -> Any:
             value.lower(), value
         )
     elif kind in ("words", "gpus") and value != "all":
-        parts = [part for part in re.split(r"[\s,]+", value.strip("[]")) if part]
-        parsed = [int(part) if kind == "gpus" and part.isdigit() else part.strip("\"'") for part in parts]
+        parsed = _json_list(value)
+        if parsed is None:
+            parts = [part for part in re.split(r"[\s,]+", value.strip("[]")) if part]
+            parsed = [int(part) if kind == "gpus" and part.isdigit() else part.strip("\"'") for part in parts]
     elif kind in ("size", "choice", "gpus"):
         parsed = value
     try:
         return read(meta, parsed, key)
     except ConfigError:
         raise ConfigError(f"{key} = {show(text)} is not allowed", f"It takes {expected(meta)}", key) from None
+
+
+def _json_list(text: str) -> object:
+    """What is written as a JSON list, such as the words of a command; None for anything else."""
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
 
 
 class _Wrong:

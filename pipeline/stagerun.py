@@ -49,7 +49,7 @@ class StageRun:
         self._log = log
         self._stop = False
         self._polled_at = self._live_at = self._progress_at = -1e9
-        self._phase = ""
+        self._phase = self._note = ""
         self._rate = Rate()
         self._pending: dict[str, Any] | None = None
         self._record: dict[str, Any] = {"counts": {}}
@@ -99,11 +99,13 @@ class StageRun:
         counts: Mapping[str, float] | None = None,
         bytes: int = 0,
         phase: str = "running",
+        note: str = "",
         force: bool = False,
     ) -> None:
-        """Say where the stage is: `done` of `total` (None: unknown) samples, tokens, steps or prompts; `bytes` written.
+        """Say where the stage is: `done` of `total` (None: unknown) samples, tokens, steps or answers; `bytes` written.
 
-        Goes into progress.json at most twice a second, at once when the phase changes. Never fails the stage.
+        `note` is what somebody should know of it now, such as why it waits. Goes into progress.json at most twice a
+        second, at once when phase or note changes. Never fails the stage.
         """
         if not self.main:
             return
@@ -111,6 +113,8 @@ class StageRun:
         if phase != self._phase:
             self._rate.restart()
             self._phase, force = phase, True
+        if note != self._note:
+            self._note, force = note, True
         if not force and now - self._progress_at < _PROGRESS_EVERY_S:
             self._pending = {"done": done, "total": total, "unit": unit, "counts": counts, "bytes": bytes}
             return
@@ -125,6 +129,7 @@ class StageRun:
             "counts": dict(counts or {}),
             "bytes": bytes,
             "phase": phase,
+            "note": note,
             "t": time.time(),
         }
         # a full volume is reported by the stage's own writes; a number on a screen isn't worth a run
@@ -268,7 +273,7 @@ class StageRun:
     def close(self) -> None:
         """Write the last progress that was held back, and close the files."""
         if self._pending is not None:
-            self.progress(**self._pending, phase=self._phase, force=True)
+            self.progress(**self._pending, phase=self._phase, note=self._note, force=True)
         for file in (self._metrics, self._events):
             if file is not None:
                 file.close()

@@ -18,7 +18,7 @@ from pipeline.config import Plan
 from pipeline.hostpath import host_path
 from pipeline.rundir import RunDir
 
-FRESH_S = 30.0
+FRESH_S = 5.0
 """A folder is measured again after this time, or after REST times what it took: at most 5 % of a core."""
 REST = 20.0
 WAIT_S = 15.0

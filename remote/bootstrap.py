@@ -51,6 +51,7 @@ v=$("$c" -E -S -B -c "import sys; print(sys.version_info >= (3, 9), sys.version.
 2>/dev/null </dev/null);
 case "$v" in "True "*" /"*) B=/${v#* /}; return 0;; "False "*) F="$F $c (${v#* })";; *) F="$F $c (does not run)";; esac;
 done; return 1; };
+case "$V" in "~/"*) V="$HOME/${V#??}";; esac; [ -z "$V" ] || [ -d "$V" ] || { say volume "$V"; exit 3; };
 case "$R" in "~/"*) R="$HOME/${R#??}";; esac; case "$P" in "~/"*) P="$HOME/${P#??}";; esac;
 if [ -n "$P" ]; then
 pick "$P" || { W=$F; pick DEFAULTS; say configured "$W"; say python "$F $B"; exit 3; };
@@ -108,7 +109,7 @@ async def open_shell(connection: Connection, script: str) -> tuple[Channel, str]
         await channel.close()
         raise BootstrapError(
             f"The login shell of {host} did not run our command within {SHELL_S:g} s." + _noise(noise, channel),
-            f"Something in its startup files waits, perhaps for input. Try `ssh {host} true`.",
+            f"Something in its startup files waits, perhaps for input. Try `{connection.resolved.by_hand} true`.",
             "shell",
         ) from None
     except ChannelEnded as ended:
@@ -116,7 +117,8 @@ async def open_shell(connection: Connection, script: str) -> tuple[Channel, str]
         raise BootstrapError(
             f"The login shell of {host} ended, or printed without end, instead of running our command."
             + _noise(ended.data, channel),
-            f"Try `ssh {host} true`: a shell that allows no login, or a startup file that exits, has to be changed.",
+            f"Try `{connection.resolved.by_hand} true`: a shell that allows no login, or a startup file that exits, "
+            "has to be changed.",
             "shell",
         ) from None
     except BaseException:
@@ -178,7 +180,8 @@ async def _attempt(connection: Connection, spec: HostSpec, archive: Archive, rep
 
 def _script(spec: HostSpec, archive: Archive, repair: bool) -> str:
     defaults = " ".join(f'"{path}"' for path in PYTHONS)
-    head = f"R={shlex.quote(spec.root)}; P={shlex.quote(spec.python)}; H={archive.name}; X={'repair' * repair}; B=; "
+    given = f"R={shlex.quote(spec.root)}; P={shlex.quote(spec.python)}; V={shlex.quote(spec.volume)}; "
+    head = f"{given}H={archive.name}; X={'repair' * repair}; B=; "
     body = (_FIND_PYTHON + _FIND_CODE).replace("DEFAULTS", defaults).replace("SHA", archive.sha256)
     return head + " ".join(body.splitlines())
 
@@ -204,6 +207,13 @@ async def _until_code(channel: Channel, nonce: str, spec: HostSpec, facts: _Fact
             wrong = rest.strip() or f"{spec.python} (not there)"
         elif word == "python":
             raise _no_python(spec, wrong, rest.strip())
+        elif word == "volume":
+            raise BootstrapError(
+                f"{spec.alias} has no folder {clean_text(rest)}, which is to be its volume.",
+                "Mount the volume or make the folder, or correct `volume` in eagledeck.toml.",
+                "volume",
+                blocks=True,
+            )
         elif word == "use":
             facts.python = rest
         elif word == "root":

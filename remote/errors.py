@@ -117,7 +117,7 @@ class HostKeyChanged(RemoteError):
 
 
 class BootstrapError(RemoteError):
-    """The agent could not be started. ``code``: shell, python, install, agent, version."""
+    """The agent could not be started. ``code``: shell, volume, python, install, agent, version."""
 
     code = "bootstrap"
 

@@ -94,6 +94,8 @@ def _from_file(found: Identities, file: str, resolved: Resolved, offered: set[by
     import asyncssh
 
     if not os.path.exists(file):
+        if resolved.identities_only:
+            found.unusable.append(f"{file} (it is not there)")
         return
     if offered.intersection(_public_blobs(file)):
         return  # the agent holds it

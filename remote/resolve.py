@@ -95,6 +95,11 @@ class Resolved:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.user}@{host}:{self.port}"
 
+    @property
+    def by_hand(self) -> str:
+        """How a person tries it: by the name where ~/.ssh/config leads there through other hosts."""
+        return f"ssh {self.name}" if self.jumps or self.proxy_command else f"ssh -p {self.port} {self.user}@{self.host}"
+
 
 async def resolve(spec: HostSpec) -> Resolved:
     """Raises HostConfigError when the description cannot be used."""

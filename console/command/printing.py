@@ -30,7 +30,7 @@ def status_lines(snapshot: Snapshot) -> list[str]:
         )
     disk = snapshot.disk
     if disk is not None:
-        full = f"   reaches its reserve in {shown.duration(disk.full_in_s)}" if disk.full_in_s is not None else ""
+        full = f"   reaches its reserve in {shown.duration(disk.full_in_s)}" if disk.fills_soon else ""
         used = f"{shown.si_bytes(disk.used)} of {shown.si_bytes(disk.capacity)} used"
         lines.append(f"volume {disk.path}   {used}, {shown.si_bytes(disk.free)} free{full}")
     for gpu in snapshot.gpus:
@@ -74,7 +74,9 @@ def stage_line(stage: StageView) -> str:
         parts.append(shown.duration(stage.elapsed_s))
     if stage.state == "RUNNING":
         parts.append(f"eta {shown.duration(stage.eta_s)}")
-    if stage.stale and stage.stale_reason:
+    if stage.state == "RUNNING" and stage.note:
+        parts.append(shown.sentence(stage.note, ""))
+    elif stage.stale and stage.stale_reason:
         parts.append(shown.sentence(stage.stale_reason, ""))
     elif stage.state != "PENDING":  # what a stage waits for is clear from the ones before it
         parts.append(shown.sentence(stage.message, stage.remedy))

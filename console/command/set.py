@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from remote.link import Link
 
 
+PLAN_KEYS = {
+    "verifier": "verifier.path",
+    "verifier_name": "verifier.name",
+    "reasoning": "verifier.reasoning",
+    "capacity": "volume.capacity_bytes",
+    "volume.capacity": "volume.capacity_bytes",
+    "reserve": "volume.reserve_bytes",
+    "volume.reserve": "volume.reserve_bytes",
+}
+"""What eagledeck.toml calls otherwise than the plan."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A new revision of a plan and what came of it: stages whose outputs became STALE or are no longer, keys that the
@@ -85,7 +97,7 @@ def _change(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise Refusal(f"{text} is no change.", "Write KEY=VALUE, such as `generate.max_samples=10000`", 2)
-    return key.strip(), value.strip()
+    return PLAN_KEYS.get(key.strip(), key.strip()), value.strip()
 
 
 def change_lines(target: Target, run: str, changes: Mapping[str, str], done: Change) -> list[str]:

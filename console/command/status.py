@@ -85,10 +85,15 @@ def _row_lines(rows: list[dict[str, Any]], failures: list[dict[str, str]]) -> li
     lines = []
     for row in rows:
         stages = row.get("stages")
-        states = (
-            "  ".join(f"{name} {_state(state)}" for name, state in stages.items()) if isinstance(stages, dict) else ""
+        stale = row.get("stale") or ()
+        states = "  ".join(
+            f"{name} {_state(state)}{' STALE' if name in stale else ''}"
+            for name, state in (stages.items() if isinstance(stages, dict) else ())
         )
         lines.append(f"{row['host']}:{row.get('name')}   {row.get('state')}   {states}".rstrip())
+        message = str(row.get("message") or "").partition("\n")[0]
+        if message and row.get("state") not in ("DONE", "RUNNING"):
+            lines.append(f"    {message}")
     for failure in failures:
         lines.append(f"{failure['host']}   not reached: {failure['error']} {failure['remedy']}".rstrip())
     return lines or ["No runs yet. `eagledeck init RUN` makes one."]

@@ -14,6 +14,7 @@ from console.screens import intents, restarting
 from console.screens.hostkey import HostKeyQuestion, host_key_intent, host_key_question
 from console.screens.intents import Intent, Refusal
 from console.widgets.alerts import Alert
+from console.widgets.looks import active_stage
 
 if TYPE_CHECKING:
     from console.app import SnapshotSource
@@ -64,7 +65,8 @@ class RunActions(Screen[object]):
             await call()
         except Exception as error:  # whatever it is, it ends as a sentence on the screen and not as a traceback
             message, remedy = told(error)
-            self.refusal = Alert("bad", f"{label}: {message}", remedy)
+            # the arithmetic below a first line is for `eagledeck budget`, where it keeps its columns
+            self.refusal = Alert("bad", f"{label}: {message.splitlines()[0]}", remedy)
         else:
             self.say(done)
         finally:
@@ -95,10 +97,14 @@ class RunActions(Screen[object]):
         intent = intents.stop(self.latest, now)
 
         def act(_: str) -> None:
+            asked = intent.stage if isinstance(intent, Intent) else ""
+            now = active_stage(self.latest.stages) if self.latest is not None else None
+            if asked and now is not None and now.name != asked:
+                self.say(f"{asked} has ended by itself, and {now.name} is {now.state}", "x stops that one")
+                return
             # The whole run is asked, so that the conductor starts no next stage should this one end by itself just now.
-            stage = intent.stage if isinstance(intent, Intent) else ""
-            done = f"{stage} was asked to save and end" if stage else "The run was asked to stop"
-            self.perform(f"stop {stage}".rstrip(), self.collector.stop, done)
+            done = f"{asked} was asked to save and end" if asked else "The run was asked to stop"
+            self.perform(f"stop {asked}".rstrip(), self.collector.stop, done)
 
         self.ask(intent, act, "x")
 

@@ -108,7 +108,9 @@ def _made(snapshot: Snapshot, stage: StageView) -> str:
     if stage.name == "generate" and snapshot.samples is not None:
         return f"{full_count(snapshot.samples)} samples, {full_count(snapshot.tokens)} tokens"
     if stage.name == "extract" and "bytes" in counts:
-        return f"{si_bytes(counts['bytes'])} of hidden states in {full_count(counts.get('shards'))} shards"
+        shards = counts.get("shards")
+        in_shards = "in 1 shard" if shards == 1 else f"in {full_count(shards)} shards"
+        return f"{si_bytes(counts['bytes'])} of hidden states {in_shards}"
     if stage.name == "vocab" and "size" in counts:
         return f"{full_count(counts['size'])} tokens, {percent(counts.get('coverage'), 1.0)} of the text"
     return "DONE"

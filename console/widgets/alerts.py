@@ -13,11 +13,6 @@ from console.widgets.ink import Line, Span, fit
 from console.widgets.looks import CONDUCTING, ENDED_BADLY, TRYING, active_stage, conductor_of
 from console.widgets.panel import Panel
 
-FULL_SOON_S = 6 * 3600.0
-"""A volume that is full within this time is an alert: half a working day to act in."""
-HALF_FULL = 0.5
-"""Below this fill a rate measured over minutes says little: a large file that comes and goes would be an alert."""
-
 
 @dataclass(frozen=True)
 class Alert:
@@ -79,6 +74,8 @@ def _of_conductor(snapshot: Snapshot) -> list[Alert]:
 
 
 def _of_stage(stage: StageView) -> list[Alert]:
+    if stage.state == "RUNNING" and stage.note:
+        return [Alert("warn", f"{stage.name} waits: {stage.note}")]
     if stage.state not in ENDED_BADLY:
         return []
     role = "warn" if stage.state == "KILLED" else "bad"
@@ -90,7 +87,8 @@ def _of_stage(stage: StageView) -> list[Alert]:
 def _of_stale(snapshot: Snapshot) -> list[Alert]:
     busy = active_stage(snapshot.stages) is not None or conductor_of(snapshot)[0] in CONDUCTING
     found = []
-    for cause in causes(stage for stage in snapshot.stages if stage.undecided):
+    asked = (stage for stage in snapshot.stages if stage.undecided and stage.name not in snapshot.conductor.settles)
+    for cause in causes(asked):
         if busy:
             remedy = "once the run rests, s asks what becomes of it"
         elif all(stage.state == "DONE" for stage in cause.stages):
@@ -99,13 +97,6 @@ def _of_stale(snapshot: Snapshot) -> list[Alert]:
             remedy = "s begins it anew, asking first"
         found.append(Alert("warn", cause.text(), remedy))
     return found
-
-
-def filling_up(disk: DiskView) -> bool:
-    """Whether the volume needs a person within hours."""
-    if disk.full_in_s is None or disk.full_in_s >= FULL_SOON_S:
-        return False
-    return not (disk.used is not None and disk.capacity and disk.used / disk.capacity < HALF_FULL)
 
 
 def _of_disk(disk: DiskView) -> list[Alert]:
@@ -117,7 +108,7 @@ def _of_disk(disk: DiskView) -> list[Alert]:
                 "free space, or lower generate.max_samples (e)",
             )
         ]
-    if filling_up(disk):
+    if disk.fills_soon:
         return [Alert("warn", f"volume {disk.path} reaches its reserve in {duration(disk.full_in_s)}")]
     return []
 

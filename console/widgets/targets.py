@@ -15,8 +15,7 @@ from console.format import (
     short_count,
     si_bytes,
 )
-from console.snapshot import DiskView, ServiceView, Snapshot, StageView
-from console.widgets.alerts import HALF_FULL, filling_up
+from console.snapshot import HALF_FULL, DiskView, ServiceView, Snapshot, StageView
 from console.widgets.ink import Line, Part, Span, bar, clip, fit, heading, join, pad, right, width_of
 from console.widgets.looks import active_stage, service_look, share_of
 from console.widgets.panel import Panel
@@ -124,7 +123,7 @@ def _volume_row(disk: DiskView | None) -> Row:
     alarm = ""
     if disk.free is not None and disk.reserve is not None and disk.free <= disk.reserve:
         alarm = "bad"
-    elif filling_up(disk):
+    elif disk.fills_soon:
         alarm = "warn"
     notes: list[Part] = []
     if disk.full_in_s is not None and disk.full_in_s < _FAR_OFF_S and (share or 0.0) >= HALF_FULL:

@@ -49,8 +49,8 @@ class Asker:
         self.dialect, self.verdicts = dialect, verdicts
 
     @property
-    def away(self) -> bool:
-        """Whether the server is being waited for."""
+    def away(self) -> str:
+        """Why the server is being waited for, in words; "" while it answers."""
         return self._patience.away
 
     async def reply(self, prompt: Prompt, system: str) -> Reply:

@@ -158,8 +158,16 @@ class Generation:
     async def _report(self, phase: str = "running") -> None:
         counts = {**self._store.counts(), "in_flight": len(self._tasks)}
         tally = self._store.tally
-        phase = "waiting" if self._asker.away else phase
-        self._stage.progress(tally.samples, self.total(), "samples", counts=counts, bytes=tally.bytes, phase=phase)
+        away = self._asker.away
+        self._stage.progress(
+            tally.samples,
+            self.total(),
+            "samples",
+            counts=counts,
+            bytes=tally.bytes,
+            phase="waiting" if away else phase,
+            note=away,
+        )
         now = asyncio.get_running_loop().time()
         if now - self._synced_at >= _SYNC_S:
             self._synced_at = now

@@ -30,7 +30,8 @@ class Patience:
         self._turn = asyncio.Lock()
         self._back_at = float("-inf")
         self._answered = False
-        self.away = False
+        self.away = ""
+        """Why the server is being waited for, in words."""
 
     async def ask(self, chat: Chat, asking: Asking) -> Answer:
         """The answer. Raises the last Failure when no try is left, StageError when the server stays away."""
@@ -99,8 +100,8 @@ class Patience:
     async def _wait(self, detail: str) -> None:
         clock = asyncio.get_running_loop().time
         started = clock()
-        self.away = True
-        self._say("warning", f"{self._endpoint.shown} does not answer ({detail}); waiting for it")
+        self.away = f"{self._endpoint.shown} does not answer ({detail})"
+        self._say("warning", f"{self.away}; waiting for it")
         limit_s = max(self._limit_s, RETURN_S) if self._answered else self._limit_s
         pings = 0
         while True:
@@ -116,7 +117,7 @@ class Patience:
             if await self._endpoint.alive():
                 break
         self._back_at = clock()
-        self.away = False
+        self.away = ""
         self._say("info", f"{self._endpoint.shown} answers after {self._back_at - started:.0f} s")
 
 

@@ -65,7 +65,7 @@ async def _generate(stage: StageRun, params: GenerateParams, index: PromptIndex,
     )
     patience = Patience(endpoint, limit_s=params.timeout_s, retries=params.retries, say=stage.event)
     try:
-        dialect, verdicts = await _unless_stopped(stage, store, _prepare(stage, params, endpoint, patience))
+        dialect, verdicts = await _unless_stopped(stage, store, patience, _prepare(stage, params, endpoint, patience))
         how = "streaming" if dialect.asking.stream else "each answer in one piece"
         stage.log(
             f"asking {dialect.asking.model} at {endpoint.shown}, {how}, {params.concurrency} at a time; {len(index)} "
@@ -78,7 +78,7 @@ async def _generate(stage: StageRun, params: GenerateParams, index: PromptIndex,
         await endpoint.close()
 
 
-async def _unless_stopped(stage: StageRun, store: SampleStore, work: Coroutine[Any, Any, _T]) -> _T:
+async def _unless_stopped(stage: StageRun, store: SampleStore, patience: Patience, work: Coroutine[Any, Any, _T]) -> _T:
     """The result of `work`, or Stopped as soon as a stop is asked for: a server that is away must not hold it up."""
     task = asyncio.ensure_future(work)
     try:
@@ -86,7 +86,15 @@ async def _unless_stopped(stage: StageRun, store: SampleStore, work: Coroutine[A
             if stage.stopping():
                 raise Stopped
             tally = store.tally
-            stage.progress(tally.samples, None, "samples", counts=store.counts(), bytes=tally.bytes, phase="waiting")
+            stage.progress(
+                tally.samples,
+                None,
+                "samples",
+                counts=store.counts(),
+                bytes=tally.bytes,
+                phase="waiting",
+                note=patience.away,
+            )
             await asyncio.wait({task}, timeout=0.2)
         return task.result()
     finally:

@@ -47,7 +47,10 @@ class RunDir:
             )
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = root / name
-        taken = RunError(f"A run {name} is already in {root}", "Choose another name, or go on with that run")
+        taken = RunError(
+            f"A run {name} is already in {root}",
+            f"Its plan is on the host: `eagledeck set {name} KEY=VALUE` changes it. Another name makes another run",
+        )
         if os.path.lexists(path):
             raise taken
         build = temporary(path)

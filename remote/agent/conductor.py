@@ -314,6 +314,7 @@ class Conductor:
             "remedy": step.remedy,
             "cause": step.cause,
             "through": self.errand.through,
+            "settles": self.errand.settles(),
             "pid": os.getpid(),
             "start": process_start(os.getpid()),
             "incarnation": incarnation(),
@@ -336,7 +337,7 @@ def _variable(name: str) -> str:
 
 
 def conductor_view(run: RunDir) -> dict[str, Any]:
-    """{"state", "pid", "stage", "message", "remedy", "cause"}: idle, running, waiting, halted, stopped (by a
+    """{"state", "pid", "stage", "message", "remedy", "cause", "settles"}: idle, running, waiting, halted, stopped (by a
     person, between two stages), done, or lost (it was killed).
 
     `cause` of a halt: "stale" (then), "ended" (the stage has said how), or "".
@@ -353,6 +354,7 @@ def conductor_view(run: RunDir) -> dict[str, Any]:
         "message": str(record.get("message") or ""),
         "remedy": str(record.get("remedy") or ""),
         "cause": str(record.get("cause") or "") if state == "halted" else "",
+        "settles": record.get("settles") or [] if state in ("running", "waiting") else [],
     }
 
 

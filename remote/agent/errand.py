@@ -36,6 +36,10 @@ class Errand:
         """Whether it makes that stage anew when it is stale."""
         return self.stale == "rerun" or bool(self.resume and stage in made_from(self.resume))
 
+    def settles(self) -> list[str]:
+        """Stages that it makes anew, or uses as they are, when they are stale: nobody is asked about them."""
+        return [name for name in self.stages() if self.stale == "keep" or self.reruns(name)]
+
     def command(self, option: str) -> str:
         """This errand with another answer to what is stale, as a person types it."""
         if self.restart:

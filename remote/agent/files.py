@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir import STAGES, Attempt, RunDir, held
+from pipeline.rundir import STAGES, Attempt, RunDir, held, read_json
 from remote.agent.kernel import data_from
 from remote.protocol import TAIL_MAX
 
@@ -71,8 +71,22 @@ def events(run: RunDir, since: dict[str, Any] | None, most: int) -> dict[str, An
         rows, end = _rows(path, offset if isinstance(offset, int) and offset >= 0 else None, since is not None)
         cursor[key] = end
         found += [event for row in rows if (event := _event(row, stage, attempt)) is not None]
+    revisions = run.plans()
+    cursor["plan"] = revisions[-1] if revisions else 0
+    found += _plan_events(run, [number for number in revisions[-most:] if number > (since or {}).get("plan", 1)])
     found.sort(key=lambda event: event["t"])
     return {"events": found[-most:] if since is None else found, "cursor": cursor}
+
+
+def _plan_events(run: RunDir, revisions: list[int]) -> list[dict[str, Any]]:
+    """Changes of the plan; the first revision is none."""
+    found = []
+    for number in revisions:
+        raw = read_json(run.path / "plan" / f"{number:04d}.json") or {}
+        if isinstance(raw.get("created"), (int, float)):
+            message = f"plan {number}: {raw.get('note') or 'changed'}"[:MESSAGE_CHARS]
+            found.append({"t": raw["created"], "stage": "", "attempt": None, "kind": "plan", "message": message})
+    return found
 
 
 def _event_files(run: RunDir) -> list[tuple[str, Path, str, int | None]]:

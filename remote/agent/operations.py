@@ -90,7 +90,8 @@ class Operations:
         path = run_path(self.root, name)
         if not (path / "run.json").exists():
             known = ", ".join(runs(self.root)[:8]) or "none yet"
-            raise Refused("not-found", f"there is no run {name} in {self.root}", f"runs there: {known}")
+            remedy = f"`eagledeck init {name}` makes it; runs there: {known}"
+            raise Refused("not-found", f"there is no run {name} in {self.root}", remedy)
         return RunDir.open(path)
 
     def _stage(self, run: str, stage: str) -> StageDir:
@@ -103,17 +104,31 @@ class Operations:
         for name in runs(self.root):
             try:
                 run = RunDir.open(self.root / name)
-                states = {stage: seen.state.value for stage, seen in run_status(run).items()}
+                seen = run_status(run)
+                states = {name: one.state.value for name, one in seen.items()}
             except RunError as error:
                 found.append({"name": name, "state": "UNREADABLE", "message": str(error), "stages": {}})
                 continue
             unsettled = [state for state in states.values() if state != "DONE"]
             conductor = conductor_view(run)
             busy = conductor["state"] in ("running", "waiting")
-            state = "RUNNING" if busy else next(iter(unsettled), "DONE")
-            created = run.identity().get("created")
+            stale = [name for name, one in seen.items() if one.undecided]
+            halted = conductor["state"] == "halted" and conductor["cause"] != "stale"
+            if busy:
+                state = "RUNNING"
+            elif halted:
+                state = next((one for one in unsettled if one not in ("PENDING", "STOPPED")), "HALTED")
+            else:
+                state = next(iter(unsettled), "DONE")
             found.append(
-                {"name": name, "state": state, "message": conductor["message"], "stages": states, "created": created}
+                {
+                    "name": name,
+                    "state": state,
+                    "message": conductor["message"],
+                    "stages": states,
+                    "stale": stale,
+                    "created": run.identity().get("created"),
+                }
             )
         return found
 
@@ -230,6 +245,8 @@ class Operations:
                 raise Refused("refused", why, seen.remedy or ways_on(self._run(run), stage))
         states = run_status(self._run(run))
         going_on = stage or next((name for name, seen in states.items() if seen.resumable), "")
+        if not going_on and all(seen.state is StageState.DONE for seen in states.values()):
+            raise Refused("refused", f"every stage of {run} is DONE", ways_on(self._run(run)))
         return self.op_start(run, resume=going_on, stale=stale)
 
     def op_restart(self, run: str, stage: str, stale: str = "refuse") -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Supervisor:
             writer.hand_to(child.pid)
         except OSError as error:
             self.code = 127
-            message = f"can't start {argv[0]}: {error.strerror}"
+            message = _not_started(argv[0], error)
             remedy = _python(self.spec)
             self._note("failed", message)
             self._save_exit({"reason": "failed", "code": 127, "resumable": True, "message": message, "remedy": remedy})
@@ -405,6 +405,12 @@ def stop_policy(spec: dict[str, Any]) -> StopPolicy:
         term_s=min(10.0, max(1.0, grace)),
         leftover_s=min(10.0, max(1.0, grace)),
     )
+
+
+def _not_started(program: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and "/" not in program:
+        return f"there is no program {program} on the PATH of the host"
+    return f"can't start {program}: {error.strerror}"
 
 
 def _python(spec: dict[str, Any]) -> str:

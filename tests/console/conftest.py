@@ -60,6 +60,7 @@ def stage(name: str, state: str = "PENDING", **fields: Any) -> StageView:
         "eta_s": None,
         "elapsed_s": None,
         "phase": "",
+        "note": "",
         "counts": {},
         "report": {},
         "stop_grace_s": 60.0,

@@ -84,6 +84,17 @@ async def test_keys_act_after_their_question(
         assert app.screen.id == "overview"
 
 
+async def test_a_stage_that_ended_while_it_was_asked_about_takes_no_other_with_it(scenes: Any) -> None:
+    async with scenes.console(scenes.generating()) as (app, pilot, collector):
+        await pilot.press("x")
+        collector.publish(scenes.training())
+        await pilot.pause()
+        await pilot.press("tab", "enter")
+        await app.workers.wait_for_complete()
+        assert collector.calls == []
+        assert any("generate has ended by itself, and train is RUNNING" in note.message for note in app._notifications)
+
+
 @pytest.mark.parametrize(
     ("scene", "key"), [("before_start", "s"), ("failed", "s"), ("training", "x"), ("failed", "r"), ("done", "n")]
 )

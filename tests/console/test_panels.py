@@ -349,6 +349,8 @@ def test_a_cause_is_told_once_with_all_that_is_stale_for_it(scenes: Any) -> None
     ]
     busy = replace(scenes.done(), stages=row, conductor=ConductorView("running", "train"))
     assert alerts(busy)[0].remedy == "once the run rests, s asks what becomes of it"
+    settling = ConductorView("running", "vocab", settles=("vocab", "train", "deploy"))
+    assert alerts(replace(scenes.done(), stages=row, conductor=settling)) == []
     kept = tuple(replace(one, kept=one.stale) for one in row)
     assert alerts(replace(scenes.done(), stages=kept)) == []
 

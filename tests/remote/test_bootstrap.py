@@ -100,6 +100,18 @@ async def test_a_root_and_a_python_in_the_home_folder(real: Any, sshd: Any) -> N
     assert agent.hello.root == str(sshd.home / "deck")
 
 
+async def test_a_volume_that_is_not_there_is_not_made(embedded: Any, tmp_path: Path) -> None:
+    volume = tmp_path / "not mounted"
+    with pytest.raises(BootstrapError, match=r"has no folder .*not mounted, which is to be its volume") as refused:
+        await start(embedded, root=str(volume / "eagledeck"), volume=str(volume))
+    assert (refused.value.blocks, refused.value.code) == (True, "volume")
+    assert not volume.exists()
+    volume.mkdir()
+    assert (await start(embedded, root=str(volume / "eagledeck"), volume=str(volume))).hello.root.startswith(
+        str(volume)
+    )
+
+
 @pytest.fixture(scope="module")
 def warm_root(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A root shared by the tests that are not about the upload."""

@@ -273,6 +273,7 @@ def test_what_is_kept_stays_kept_through_a_stop_and_a_resume(host, wait_for):
     run.change_plan({"generate.temperature": 0.5}, "")
     start_conductor(run.path, {"stale": "keep"})
     wait_for(lambda: counting(run.stage("vocab")))
+    assert conductor_view(run)["settles"] == ["generate", "extract", "vocab"]
     Operations(host.root).call("stop", {"run": run.name})
     wait_for(lambda: over(run))
     assert states(run)[:3] == ["DONE", "DONE", "STOPPED"]
