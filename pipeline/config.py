@@ -371,8 +371,12 @@ def _changed(plan: Plan, key: str, value: object) -> Plan:
             stage = _replaced(stage, rest, value, head, extra=tuple(_fields(type(stage.params))))
         return dataclasses.replace(plan, stages={**plan.stages, head: stage})
     if head == "services" and rest:
-        name, _, item = rest.partition(".")
-        if name in plan.services or (item == "command" and _NAME.fullmatch(name)):
+        name = max((one for one in plan.services if rest.startswith(f"{one}.")), key=len, default="")
+        new = rest.removesuffix(".command")
+        if not name and new != rest and _NAME.fullmatch(new):
+            name = new
+        if name:
+            item = rest[len(name) + 1 :]
             service = _replaced(plan.services.get(name, ServicePlan()), item, value, f"services.{name}")
             return dataclasses.replace(plan, services={**plan.services, name: service})
     heads = [

@@ -52,8 +52,8 @@ def explain(error: BaseException, stage: str, output: Path) -> Failure:
     if module:
         return Failure(
             f"{sys.executable} has no module {module}, which {stage} needs",
-            f"Install the pipeline there (pip install 'eagledeck[pipeline]'), or set {stage}.python to a Python that "
-            "has it; then resume",
+            f"Install the pipeline there (pip install '.[pipeline]' in a clone of Eagledeck), or set {stage}.python to "
+            "a Python that has it; then resume",
         )
     full = _full_path(error, output)
     if full is not None:

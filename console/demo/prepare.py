@@ -48,7 +48,7 @@ def check_installed() -> None:
     if missing:
         raise Refusal(
             f"The demo runs the pipeline on this machine, and {', '.join(missing)} is missing here.",
-            "Install it: `pip install 'eagledeck[pipeline]'`",
+            "Install it: `pip install '.[pipeline]'` in a clone of Eagledeck",
         )
 
 

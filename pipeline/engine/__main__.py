@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
             module = missing_module(error)
             failures.append(
                 f"{sys.executable} has no module {module}, which the engine needs. "
-                "Install the pipeline there: pip install 'eagledeck[pipeline]'."
+                "Install the pipeline there: pip install '.[pipeline]' in a clone of Eagledeck."
                 if module
                 else f"{options.model} could not be served: {error!r}"
             )

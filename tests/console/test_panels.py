@@ -355,6 +355,13 @@ def test_a_cause_is_told_once_with_all_that_is_stale_for_it(scenes: Any) -> None
     assert alerts(replace(scenes.done(), stages=kept)) == []
 
 
+def test_a_stage_that_waits_says_for_what(scenes: Any) -> None:
+    waiting = scenes.stage("generate", "RUNNING", phase="waiting", note="http://h:1 does not answer (refused)")
+    found = alerts(replace(scenes.generating(), stages=scenes.stages(generate=waiting)))
+    assert [alert.message for alert in found] == ["generate waits: http://h:1 does not answer (refused)"]
+    assert "http://h:1 does not answer (refused)." in stage_line(waiting)
+
+
 def test_a_halt_is_told_unless_its_own_stage_says_it(scenes: Any) -> None:
     def told(*states: str, conductor: ConductorView, **by_name: Any) -> list[str]:
         base = replace(scenes.done(), stages=scenes.stages(*states, **by_name), conductor=conductor)

@@ -43,7 +43,7 @@ def test_a_stage_names_the_module_and_the_python(run: RunDir, stage: str) -> Non
         seen = status(run.stage(stage))
         assert seen.state is StageState.FAILED
         assert f"{sys.executable} has no module" in seen.message
-        assert "eagledeck[pipeline]" in seen.remedy
+        assert ".[pipeline]" in seen.remedy
         assert seen.resumable
 
 

@@ -139,7 +139,12 @@ def test_a_live_key_exists() -> None:
             {"stages": {"generate": {"params": {"endpoint": "localhost:8000"}}}},
             "generate.endpoint", "this is no URL", "http://HOST:PORT/v1",
         ),
-        ({"stages": {"train": {"services": ["vllm"]}}}, "train.services", "no such service", "Describe the service"),
+        (
+            {"stages": {"train": {"services": ["vllm"]}}},
+            "train.services",
+            "no such service",
+            "services.vllm.command adds one",
+        ),
         ({"stages": {"deploy": {"params": {"engine": "vllm"}}}}, "deploy.engine", "no such service", "bundled"),
         ({"stages": {"extract": {"from_run": "one/train"}}}, "extract.from_run", "names no output", "RUN/extract"),
         ({"stages": {"extract": {"from_run": "../x/extract"}}}, "extract.from_run", "names no output", "RUN/extract"),
@@ -317,3 +322,16 @@ def test_every_parameter_explains_itself_and_its_default_is_allowed() -> None:
         for field in dataclasses.fields(cls):
             assert field.metadata["doc"], field.name
     Plan.from_json(Plan().to_json())
+
+
+def test_a_service_is_added_by_its_command() -> None:
+    words = '["{python}", "-m", "pipeline.engine", "--model", "{verifier}"]'
+    added = {"services.engine.command": words, "services.engine.port": "0", "generate.service": "engine"}
+    plan = set_values(Plan(), added)
+    assert plan.services["engine"].command == ("{python}", "-m", "pipeline.engine", "--model", "{verifier}")
+    assert plan.services["engine"].port == 0
+    with pytest.raises(ConfigError, match=r"services\.other\.port"):
+        set_value(plan, "services.other.port", "1")
+    with pytest.raises(ConfigError, match="the plan has no such service") as refused:
+        set_value(plan, "deploy.engine", "nowhere")
+    assert "services.nowhere.command adds one" in refused.value.remedy

@@ -13,7 +13,7 @@ from pipeline.config import STAGES
 from pipeline.rundir import RunDir, RunError, StageState, StageStatus, held, process_start, run_status, status
 from remote.agent.conductor import conductor_view, request_stop
 from remote.agent.errand import Errand
-from remote.agent.operations import Operations
+from remote.agent.operations import Operations, Refused
 from remote.agent.route import next_step
 from remote.agent.run_view import RunView, stage_view
 from remote.agent.starting import locked, start_conductor
@@ -298,6 +298,28 @@ def test_a_stage_that_was_stopped_and_made_stale_begins_anew(host, wait_for):
     assert conduct(run, wait_for, stale="rerun")["state"] == "done"
     assert run.stage("extract").outputs() == [1, 2]
     assert states(run)[:2] == ["DONE", "DONE"]
+
+
+def test_a_finished_run_is_not_resumed_and_runs_in_trouble_show_in_the_list(host, wait_for):
+    run = host.run(changes={"through": "generate"}, generate={"steps": 30, "fail_at": 2})
+    operations = Operations(host.root)
+    conduct(run, wait_for)
+    (row,) = operations.call("runs", {})
+    assert (row["state"], row["stale"]) == ("FAILED", []) and "the double fails" in row["message"]
+    run.change_plan({"generate.env": {"DOUBLE": "{}"}, "through": "deploy"}, "go on")
+    assert conduct(run, wait_for)["state"] == "done"
+    with pytest.raises(Refused, match=r"every stage of .* is DONE"):
+        operations.call("resume", {"run": run.name})
+    run.change_plan({"train.lr": "0.5"}, "another rate")
+    (row,) = operations.call("runs", {})
+    assert row["stale"] == ["train", "deploy"]
+    told = operations.call("events", {"run": run.name})
+    assert [event["message"] for event in told["events"] if event["kind"] == "plan"][-2:] == [
+        "plan 2: go on",
+        "plan 3: another rate",
+    ]
+    again = operations.call("events", {"run": run.name, "since": told["cursor"]})
+    assert again["events"] == []
 
 
 def test_a_halt_for_what_was_stale_is_known_as_one(host, wait_for):

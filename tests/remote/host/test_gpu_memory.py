@@ -91,6 +91,7 @@ def test_memory_of_others_is_not_waited_for(holders, supervise):
     assert stage.ended()["message"] == "killed on request"
 
 
+@pytest.mark.real
 def test_memory_that_is_never_freed_is_told_and_ends_the_wait(holders, supervise):
     stage = supervise("import os; print(os.getpid(), flush=True); import time; time.sleep(120)")
     holders.write_text(str(stage.main))

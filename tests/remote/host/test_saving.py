@@ -86,6 +86,7 @@ def test_a_first_checkpoint_under_torchrun_outlasts_the_grace(host, tmp_path, wa
     assert attempt.progress()["saving_since"] is None
 
 
+@pytest.mark.real
 def test_the_grace_is_twice_the_last_checkpoint_and_shown_so(host, tmp_path, wait_for):
     stage, attempt = start_ranks(host, tmp_path, save=17, grace=4, before="16")
     wait_for(lambda: (attempt.progress() or {}).get("save_s"))
