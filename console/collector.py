@@ -30,7 +30,7 @@ from console.views import (
     text,
     whole,
 )
-from remote.errors import HostKeyChanged, RemoteError
+from remote.errors import HostKeyChanged, PassphraseNeeded, RemoteError
 
 if TYPE_CHECKING:
     from remote.link import Link, LinkState
@@ -132,7 +132,13 @@ class Collector:
             message=text(state.message),
             remedy=text(state.remedy),
             skew_s=state.skew_s,
+            locked=self._locked(),
         )
+
+    def _locked(self) -> tuple[str, ...]:
+        """Files that a passphrase would open here; the system's ssh takes keys from files and agents only."""
+        error = self._link.state.error
+        return error.files if isinstance(error, PassphraseNeeded) and self._link.spec.backend == "asyncssh" else ()
 
     def _build(self) -> Snapshot:
         data = self._data
@@ -292,6 +298,11 @@ class Collector:
             self._link.replace_host_key(fingerprint, error.phrase)
         else:
             self._link.confirm_host_key(fingerprint)
+
+    async def unlock(self, file: str, passphrase: str) -> None:
+        """Open an identity file for this process and connect. Raises RemoteError for a wrong passphrase."""
+        await asyncio.to_thread(self._link.spec.keyring.unlock, file, passphrase)
+        self._link.retry_now()
 
     async def _act(self, op: str, **args: Any) -> None:
         await self._link.request(op, run=self.run, **args)

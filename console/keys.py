@@ -44,7 +44,7 @@ KEYS = (
     Key("run.previous", "left_square_bracket", "[", "previous_run", "run", "the previous run of this host"),
     Key("run.next", "right_square_bracket", "]", "next_run", "run", "the next run of this host"),
     Key("link.retry", "R,shift+r", "R", "retry", "link", "connect now"),
-    Key("link.key", "H,shift+h", "H", "host_key", "link", "the host key that the connection waits for"),
+    Key("link.key", "H,shift+h", "H", "host_key", "link", "the key that the connection waits for"),
     Key("view.zoom", "z", "z", "zoom", "view", "the chart alone, and back", "zoom", 5),
     Key("view.freeze", "space", "space", "freeze", "view", "freeze the display; data still arrives", "freeze", 7),
     Key("chart.next", "v", "v", "next_view", "chart", "next picture: loss, accuracy, speed, …", "view", 8),

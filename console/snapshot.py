@@ -21,6 +21,7 @@ class LinkView:
     """The connection to the host.
 
     `state` is the name of a link state: IDLE, CONNECTING, BOOTSTRAP, LIVE, STALE, LOST, BACKOFF or BLOCKED.
+    `locked` are identity files with a passphrase that a refused login might have needed.
     `age_s` is how old the data on screen is (seconds since the last line from the host, None before the first one).
     """
 
@@ -32,6 +33,7 @@ class LinkView:
     message: str
     remedy: str
     skew_s: float | None
+    locked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from console.widgets.looks import active_stage
 if TYPE_CHECKING:
     from console.app import SnapshotSource
     from console.screens.edit_plan import EditPlan
-    from console.snapshot import Snapshot
+    from console.snapshot import LinkView, Snapshot
 
 SAID_S = 2.5
 """Long enough to read a line in; what needs more time is an alert."""
@@ -34,7 +34,7 @@ class RunActions(Screen[object]):
     """The last action that failed; it stays until the next one, or Esc."""
     doing: str = ""
     """The action under way, for the footer."""
-    _asked_about: HostKeyQuestion | None = None
+    _asked_about: HostKeyQuestion | str | None = None
     _editor: EditPlan | None = None
 
     def tick(self) -> None:
@@ -202,21 +202,34 @@ class RunActions(Screen[object]):
 
         self.perform("retry", retry, "Connecting")
 
-    def ask_about_host_key(self, snapshot: Snapshot) -> None:
+    def ask_what_the_link_waits_for(self, snapshot: Snapshot) -> None:
         """Once for each key that blocks; a Cancel is not asked again until H."""
-        question = host_key_question(snapshot.link)
+        question = _waited_for(snapshot.link)
         if question is None:
             self._asked_about = None
         elif question != self._asked_about and self.app.screen is self:
             self._asked_about = question
-            self._ask_host_key(question)
+            self._ask_for_the_link(question)
 
     def action_host_key(self) -> None:
-        question = host_key_question(self.latest.link) if self.latest is not None else None
+        question = _waited_for(self.latest.link) if self.latest is not None else None
         if question is None:
-            self.say("The connection waits for no host key")
+            self.say("The connection waits for no key")
         else:
+            self._ask_for_the_link(question)
+
+    def _ask_for_the_link(self, question: HostKeyQuestion | str) -> None:
+        if isinstance(question, HostKeyQuestion):
             self._ask_host_key(question)
+            return
+        from console.screens.passphrase import Passphrase  # after the first paint
+
+        def act(typed: str | None) -> None:
+            if typed:
+                self.perform("open the key", lambda: self.collector.unlock(question, typed), "Opened; connecting")
+
+        host = self.latest.link.host if self.latest is not None else ""
+        self.app.push_screen(Passphrase(host, question), act)
 
     def _ask_host_key(self, question: HostKeyQuestion) -> None:
         def act(_: str) -> None:
@@ -230,6 +243,11 @@ class RunActions(Screen[object]):
         from console.screens.help import Help  # after the first paint
 
         self.app.push_screen(Help())
+
+
+def _waited_for(link: LinkView) -> HostKeyQuestion | str | None:
+    """The host key that blocks the link, or the identity file that a passphrase would open."""
+    return host_key_question(link) or (link.locked[0] if link.state == "BLOCKED" and link.locked else None)
 
 
 def told(error: BaseException) -> tuple[str, str]:

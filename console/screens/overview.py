@@ -129,7 +129,7 @@ class Overview(RunActions):
         self.log_panel.show(snapshot.log, snapshot.log_source)
         self.show_alerts()
         self.tick()
-        self.ask_about_host_key(snapshot)
+        self.ask_what_the_link_waits_for(snapshot)
 
     def _show_rail(self, snapshot: Snapshot) -> None:
         stages = self._clocks.tick(snapshot.stages, snapshot.link.state in CURRENT, self.clock())

@@ -346,6 +346,9 @@ class FakeCollector:
     def retry_now(self) -> None:
         self.calls.append(("retry",))
 
+    async def unlock(self, file: str, passphrase: str) -> None:
+        await self._act("unlock", file, passphrase)
+
     async def confirm_host_key(self, fingerprint: str) -> None:
         await self._act("confirm", fingerprint)
 

@@ -10,6 +10,7 @@ import pytest
 from console.keys import GROUPS, KEYS, footer_keys
 from console.screens.choice import letters_of
 from console.screens.help import Help, help_lines
+from console.screens.passphrase import Passphrase
 from console.screens.question import Question
 from console.widgets.ink import text_of
 from remote.errors import HostKeyChanged, HostKeyUnknown, RemoteError
@@ -82,6 +83,24 @@ async def test_keys_act_after_their_question(
         await app.workers.wait_for_complete()
         assert collector.calls == [call]
         assert app.screen.id == "overview"
+
+
+async def test_a_passphrase_is_asked_for_once_and_shown_nowhere(scenes: Any) -> None:
+    link = scenes.link(
+        "BLOCKED", message="gpu-box refused to log us in", remedy="ssh-add", locked=("/k/id_a", "/k/id_b")
+    )
+    async with scenes.console(replace(scenes.training(), link=link)) as (app, pilot, collector):
+        await pilot.pause()
+        assert isinstance(app.screen, Passphrase)
+        await pilot.press(*"secret")
+        assert "secret" not in app.export_screenshot()
+        await pilot.press("escape")
+        collector.publish(replace(scenes.training(), link=link))
+        await pilot.pause()
+        assert app.screen.id == "overview" and collector.calls == []
+        await pilot.press("H", *"secret", "enter")
+        await app.workers.wait_for_complete()
+        assert collector.calls == [("unlock", "/k/id_a", "secret")]
 
 
 async def test_a_stage_that_ended_while_it_was_asked_about_takes_no_other_with_it(scenes: Any) -> None:
