@@ -151,7 +151,7 @@ async def test_kill_needs_the_typed_name(scenes: Any, typed: str) -> None:
         ("done", "K", "No stage is at work · there is nothing to kill"),
         ("lost", "x", "Not connected to gpu-box (BACKOFF) · R connects now"),
         ("training", "R", "The connection is live"),
-        ("training", "H", "The connection waits for no host key"),
+        ("training", "H", "The connection waits for no key"),
         ("before_start", "v", "There is no curve yet"),
     ],
 )

@@ -120,7 +120,7 @@ def test_refused_prompt_costs_itself_only_and_is_asked_again_by_a_resume(work: A
 
 def test_malformed_replies_are_broken_answers(work: Any) -> None:
     work.engine.faults.extend(ODD)
-    work.plan(6, concurrency=1, retries=20)
+    work.plan(6, concurrency=6, retries=20)
     assert work.go() == 0
     work.check(6)
     assert not work.engine.faults and not work.rows("rejects.jsonl")

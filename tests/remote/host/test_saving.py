@@ -79,6 +79,7 @@ def stopped_after_saving(stage, attempt, wait_for, seconds):
     assert status(stage).resumable
 
 
+@pytest.mark.real
 def test_a_first_checkpoint_under_torchrun_outlasts_the_grace(host, tmp_path, wait_for):
     stage, attempt = start_ranks(host, tmp_path, save=16, grace=4)
     stopped_after_saving(stage, attempt, wait_for, 120)

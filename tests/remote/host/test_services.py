@@ -160,6 +160,7 @@ def ended_attempts(host):
     return [number for number in service.attempts() if service.attempt(number).exit()]
 
 
+@pytest.mark.real
 def test_a_failure_after_it_was_ready_is_restarted_a_few_times_while_nobody_watches(host, wait_for):
     run = make(host, command=server(host, life=0.7))
     ensure(run)
