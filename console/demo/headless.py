@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -35,6 +36,7 @@ async def run_headless(demo: Demo, began: float, throwaway: bool, json_file: Pat
 
     A `throwaway` demo's folder goes at the end, unless a stage failed: then it is named.
     """
+    _end_on_signals()
     try:
         async with _link(demo) as link:
             demo = await _unfinished(link, demo)
@@ -54,6 +56,14 @@ async def run_headless(demo: Demo, began: float, throwaway: bool, json_file: Pat
     else:
         print("\n".join(["", *what_is_kept(demo)]))
     return 0
+
+
+def _end_on_signals() -> None:
+    """A job that is cancelled or whose terminal goes ends as with Ctrl-C: nothing of it stays at work."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 async def _unfinished(link: Link, demo: Demo) -> Demo:

@@ -22,6 +22,9 @@ from pipeline.rundir.layout import StageDir
 from pipeline.rundir.output import Output
 from pipeline.rundir.paths import numbered, stay_inside
 
+_ONLY_MORE = frozenset({"train"})
+"""Stages whose finished output can be carried further, and not be turned back: what is trained stays so."""
+
 
 def new_attempt(
     stage: StageDir,
@@ -119,6 +122,8 @@ def resume_refusal(stage: StageDir, plan: Plan | None = None) -> str:
     for name, (old, new) in changes.items():
         if name not in allowed:
             return f"output {output.number} was begun with {name} = {show(old)}, the plan says {show(new)}"
+        if output.complete and stage.stage in _ONLY_MORE and new < old:
+            return f"output {output.number} was made with {name} = {show(old)}, and less than that can't be made of it"
     files = lineage.changed_files(output)
     for name, how in files.items():
         if how == CHANGED or not lineage.may_grow(stage.stage):

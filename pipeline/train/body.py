@@ -151,6 +151,12 @@ class _Loop:
             self.saved_step = trainer.position.step
             self.best = Best(**extra["best"], saved=extra["best"]["step"] >= 0)
             self.last = extra["last"]
+            if trainer.position.step > trainer.total:
+                raise StageError(
+                    f"This output is trained for {trainer.position.step} steps, the plan asks for {trainer.total}",
+                    f"`eagledeck restart {stage.run.name} train` begins a new output; or set train.epochs back",
+                    resumable=False,
+                )
             stage.event("info", f"resumed at step {trainer.position.step}", step=trainer.position.step)
         if stage.resumed:
             stage.resumed_at(trainer.position.step)

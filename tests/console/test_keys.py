@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual import events
 
 from console.keys import GROUPS, KEYS, footer_keys
 from console.screens.choice import letters_of
@@ -83,6 +84,19 @@ async def test_keys_act_after_their_question(
         await app.workers.wait_for_complete()
         assert collector.calls == [call]
         assert app.screen.id == "overview"
+
+
+@pytest.mark.parametrize("keys", [("c", "c"), ("enter", "enter"), ("escape", "escape"), ("t", "t")])
+async def test_keys_that_come_in_one_read_answer_once(scenes: Any, keys: tuple[str, ...]) -> None:
+    async with scenes.console(scenes.before_start()) as (app, pilot, collector):
+        await pilot.press("s")
+        driver = app._driver
+        for key in keys:  # without a pause between them, as a terminal sends what was typed ahead
+            driver.send_message(events.Key(key, key if len(key) == 1 else None))
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        assert app.screen.id == "overview" and app._exception is None
+        assert collector.calls == ([("start", "refuse")] if keys == ("t", "t") else [])
 
 
 async def test_a_passphrase_is_asked_for_once_and_shown_nowhere(scenes: Any) -> None:

@@ -449,3 +449,14 @@ class TestPrompts:
         save(attempt)
         with pytest.raises(StageError, match="isn't the one that one/generate output 1 was begun with"):
             stage.has_read("prompts", prompts, "1" * 64)
+
+
+def test_what_is_trained_is_not_made_less_of(run: RunDir, complete: Complete) -> None:
+    for name in ("generate", "extract", "vocab", "train"):
+        complete(run.stage(name))
+    run.change_plan({"train.epochs": "9"}, "more")
+    assert resume_refusal(run.stage("train")) == ""
+    run.change_plan({"train.epochs": "2"}, "less")
+    assert "less than that can't be made of it" in resume_refusal(run.stage("train"))
+    run.change_plan({"generate.max_samples": "5"}, "fewer are there already")
+    assert resume_refusal(run.stage("generate")) == ""
