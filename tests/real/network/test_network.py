@@ -205,7 +205,8 @@ async def test_n8_a_banner_of_200_lines_before_ssh_is_read(gpu: Any, watched: An
 async def test_n10_laptop_suspended_120s(gpu: Any) -> None:
     """The laptop sleeps for two minutes; the stage does not notice, and waking probes at once."""
     run = gpu.run()
-    spec = {**dataclasses.asdict(gpu.spec())}
+    spec = dataclasses.asdict(gpu.spec())
+    del spec["keyring"]  # opened keys are a process's own
     given = {"spec": spec, "state": str(gpu.hostkeys().path.parent), "run": "r1", "pace": dataclasses.asdict(Pace())}
     argv = [sys.executable, "-m", "tests.real.network.laptop", json.dumps(given)]
     child = await asyncio.create_subprocess_exec(
