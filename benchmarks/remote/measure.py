@@ -45,7 +45,9 @@ def _seconds(argv: list[str], data: bytes = b"") -> float:
 
 
 def _connected(host: Host, root: Path) -> dict[str, float]:
-    asked = {"spec": dataclasses.asdict(host.spec(root)), "state": str(host.folder / "state")}
+    spec = dataclasses.asdict(host.spec(root))
+    del spec["keyring"]  # opened keys are a process's own
+    asked = {"spec": spec, "state": str(host.folder / "state")}
     argv = [sys.executable, "-m", "benchmarks.remote.laptop"]
     done = subprocess.run(argv, input=json.dumps(asked), capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-500:]}
