@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 	@$(VENV)/bin/eagledeck demo $(ARGS)
 
 test: $(VENV)/.installed lint
-	$(PY) -m pytest -q $(ARGS)
+	$(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.installed
 	$(PY) -m ruff check .

@@ -58,6 +58,9 @@ def punish(host, wait_for, rounds, seed):
         _, pid = rng.choice(sorted(victims(host, run, agent).items()))
         if pid is not None and process_start(pid) is not None:
             os.kill(pid, signal.SIGKILL)
+            if pid == agent.process.pid:
+                # dead only once it is reaped: asking it meanwhile would find a closed pipe
+                agent.process.wait()
         # A starter that lost its conductor looks like a supervisor until its grandchild has spoken.
         wait_for(lambda: supervisors(host) <= 1)
     if agent.process.poll() is not None:
