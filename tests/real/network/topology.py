@@ -9,6 +9,7 @@ made in the namespace alone: nothing of the machine's own network is touched. Ne
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -31,13 +32,26 @@ TOOLS = ("ip", "tc", "nft", "ssh-keygen", "unshare", "nsenter")
 _numbers = itertools.count()
 
 
+@functools.cache
 def missing() -> str:
-    """Why none of this can be made here; "" when it can."""
+    """Why none of this can be made here; "" when it can, which is tried."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     gone = [tool for tool in TOOLS if shutil.which(tool) is None]
     gone += ["sshd"] if not os.path.exists("/usr/sbin/sshd") else []
-    return f"{', '.join(gone)} is not installed here (tests/real/install.sh installs it)" if gone else ""
+    if gone:
+        return f"{', '.join(gone)} is not installed here (tests/real/install.sh installs it)"
+    try:
+        sh("unshare", "--pid", "--fork", "--mount-proc", "true")
+        wire = Wire()
+        try:
+            wire.blackhole()
+            wire.slow("64kbit")
+        finally:
+            wire.close()
+    except AssertionError as error:
+        return f"this kernel or container makes no such network: {str(error).strip()}"
+    return ""
 
 
 def sh(*words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
