@@ -13,6 +13,7 @@ import tarfile
 from pathlib import Path
 
 from remote.archive import build_archive, pack, sources
+from remote.unpack import unpack
 
 
 def members(data: bytes) -> dict[str, tarfile.TarInfo]:
@@ -61,12 +62,11 @@ def test_pynvml_goes_along_without_being_imported() -> None:
 
 
 def test_the_unpacked_code_runs_alone(tmp_path: Path) -> None:
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(build_archive().data))) as tar:
-        tar.extractall(tmp_path, filter="data")
+    folder = unpack(gzip.decompress(build_archive().data), str(tmp_path), "code", repair=False)
     python = shutil.which("python3", path="/usr/bin") or sys.executable
     environment = {"PATH": os.environ["PATH"]}
     program = "import remote.protocol, remote.agent.transfer, pipeline.rundir; print(remote.protocol.__file__)"
     result = subprocess.run(
-        [python, "-E", "-B", "-c", program], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True
+        [python, "-E", "-B", "-c", program], cwd=folder, capture_output=True, text=True, env=environment, check=True
     )
-    assert result.stdout.strip() == str(tmp_path / "remote" / "protocol.py")
+    assert result.stdout.strip() == os.path.join(folder, "remote", "protocol.py")
