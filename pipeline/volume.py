@@ -120,23 +120,26 @@ class FolderMeter:
         self.folder = folder
         self._lock = threading.Lock()
         self._there = threading.Event()
-        self._walk: threading.Thread | None = None
+        self._walking = False
+        self._asked = 0
         self._due, self._patience_s = 0.0, WAIT_S
         self._bytes: int | None = None
-        self._base = 0
+        self._filesystem_used = self._base = 0
 
     def again(self) -> None:
-        """The next reading waits for another walk."""
+        """The next reading waits for a walk that begins after this."""
         with self._lock:
+            self._asked += 1
             self._due, self._patience_s = 0.0, WAIT_S
             self._there.clear()
 
     def read(self, filesystem_used: int) -> int | None:
         """Bytes in the folder, never more than the filesystem's used bytes, which are given; None: not known yet."""
         with self._lock:
-            if time.monotonic() >= self._due and (self._walk is None or not self._walk.is_alive()):
-                self._walk = threading.Thread(target=self._measure, args=(filesystem_used,), daemon=True)
-                self._walk.start()
+            self._filesystem_used = filesystem_used
+            if time.monotonic() >= self._due and not self._walking:
+                self._walking = True
+                threading.Thread(target=self._measure, daemon=True).start()
         if not self._there.wait(self._patience_s):
             self._patience_s = 0.0
         with self._lock:
@@ -144,14 +147,20 @@ class FolderMeter:
                 return None
             return min(filesystem_used, self._bytes + max(0, filesystem_used - self._base))
 
-    def _measure(self, filesystem_used: int) -> None:
-        began = time.monotonic()
-        found = tree_bytes(self.folder)
-        now = time.monotonic()
-        with self._lock:
-            self._bytes, self._base = found, filesystem_used
-            self._due = now + max(FRESH_S, REST * (now - began))
-        self._there.set()
+    def _measure(self) -> None:
+        while True:
+            with self._lock:
+                asked, base = self._asked, self._filesystem_used
+            began = time.monotonic()
+            found = tree_bytes(self.folder)
+            now = time.monotonic()
+            with self._lock:
+                self._bytes, self._base = found, base
+                if self._asked == asked:
+                    self._due = now + max(FRESH_S, REST * (now - began))
+                    self._walking = False
+                    self._there.set()
+                    return
 
 
 _METERS: dict[Path, FolderMeter] = {}

@@ -132,6 +132,30 @@ def test_nobody_is_refused_for_what_others_wrote(tmp_path: Path) -> None:
     assert meter.read(500 * MIB) == first
 
 
+def test_a_walk_under_way_is_not_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, go, walks = threading.Event(), threading.Event(), itertools.count()
+
+    def slow(folder: Path) -> int:
+        found = tree_bytes(folder)
+        if next(walks) == 0:
+            seen.set()
+            go.wait(30)
+        return found
+
+    monkeypatch.setattr(module, "tree_bytes", slow)
+    monkeypatch.setattr(module, "WAIT_S", 30.0)
+    (tmp_path / "ours").write_bytes(os.urandom(MIB))
+    meter = FolderMeter(tmp_path)
+    first = threading.Thread(target=meter.read, args=(100 * MIB,))
+    first.start()
+    assert seen.wait(30)
+    (tmp_path / "more").write_bytes(os.urandom(MIB))
+    meter.again()
+    go.set()
+    first.join()
+    assert (meter.read(100 * MIB) or 0) >= 2 * MIB
+
+
 def test_the_volume_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create(tmp_path / "root", "one", Plan())
     assert volume_of(run, Plan()).path == tmp_path / "root"
