@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.remote.footprint import family, pss_mb
+from benchmarks.remote.host import write_verifier
+from pipeline.config import Plan, VerifierPlan
 from remote.hostkeys import HostKey, HostKeyStore
 from remote.link import Kind, Link
 from remote.loopback import serve
@@ -75,6 +77,9 @@ async def agent_mb(folder: Path, seconds: float) -> dict[str, Any]:
             async with asyncio.timeout(CONNECT_S):
                 await link.wait_for(Kind.LIVE)
             agent = link.session.agent.hello.pid
+            plan = Plan(verifier=VerifierPlan(str(write_verifier(folder)), "made up"))
+            await link.request("create", name="quiet", plan=plan.to_json())
+            await link.watch("quiet")
             await asyncio.sleep(SETTLE_S)
             whole: list[float] = []
             own: list[float] = []
