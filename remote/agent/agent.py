@@ -36,6 +36,7 @@ from remote.protocol import (
     Reply,
     Request,
     Splitter,
+    StreamBroken,
     check_args,
     encode,
 )
@@ -109,7 +110,7 @@ class Agent:
     # ------------------------------------------------------------ requests
 
     def read(self, source: int, silence_s: float) -> None:
-        """Until the input ends, nothing was heard for ``silence_s``, or nobody reads what is written."""
+        """Until the input ends or breaks, nothing was heard for ``silence_s``, or nobody reads what is written."""
         splitter, decoder = Splitter(), Decoder()
         heard = time.monotonic()
         while not self.outbox.broken.is_set():
@@ -117,9 +118,13 @@ class Agent:
                 data = os.read(source, 65536)
                 if not data:
                     return
-                for line in splitter.feed(data):
-                    heard = time.monotonic()
-                    self._take(line, decoder)
+                try:
+                    for line in splitter.feed(data):
+                        heard = time.monotonic()
+                        self._take(line, decoder)
+                except StreamBroken as error:
+                    sys.stderr.write(f"the requests can't be read any more: {error.message}\n")
+                    return
             elif time.monotonic() - heard > silence_s:
                 return
             self._expire()
@@ -134,6 +139,8 @@ class Agent:
                 raise ProtocolError("not a request")
             number = request.id
             check_args(request.op, request.args)
+        except StreamBroken:
+            raise
         except ProtocolError as error:
             self.outbox.answer(Failure(number, error.code, error.message, "use an Eagledeck of the same version"))
             return

@@ -16,12 +16,12 @@ import pytest
 from pipeline.rundir import JsonLines, RunDir, StageState, held, process_start, status
 from remote.agent.curves import Curves
 from remote.agent.outbox import Outbox
-from remote.protocol import Decoder, Failure, Push, Reply, Splitter
+from remote.protocol import PROTOCOL, Decoder, Failure, Push, Reply, Request, Splitter, Streamer, encode
 
 
 def test_hello_and_the_way_of_a_run(host, wait_for):
     agent = host.agent()
-    assert (agent.hello.protocol, agent.hello.root) == (1, str(host.root))
+    assert (agent.hello.protocol, agent.hello.root) == (PROTOCOL, str(host.root))
     assert agent.hello.incarnation["boot_id"]
     plan = host.plan(generate={"steps": 20, "pause": 0.05}).to_json()
     made = agent.ask("create", name="r1", plan=plan)
@@ -162,6 +162,16 @@ def test_a_request_in_pieces_and_many_in_one(host):
 def test_it_ends_with_its_input(host):
     agent = host.agent()
     agent.process.stdin.close()
+    assert agent.process.wait(15) == 0
+
+
+def test_it_ends_when_a_piece_of_its_input_is_missing(host):
+    agent = host.agent()
+    streamer = Streamer()
+    lines = [streamer.pack(encode(Request(number, "ping"))[0]) for number in range(1000, 1003)]
+    agent.write(lines[0])
+    assert agent.message().id == 1000
+    agent.write(lines[2])
     assert agent.process.wait(15) == 0
 
 
