@@ -104,13 +104,22 @@ class Operations:
             return method(**words)
         subject = f"service {args['service']}" if "service" in args else str(args.get("run") or args.get("name"))
         if op in ENDING:
-            with self._turns.of(subject, op, min(ENDING_PATIENCE_S, deadline_s / 2)):
-                return method(**words)
+            with self._turns.of(subject, op, min(ENDING_PATIENCE_S, deadline_s / 2)) as before:
+                return self._end(method, words, before)
         with self._turns.of(subject, op, deadline_s / 2) as before:
             if before:
                 why = f"{subject}: an earlier {before.replace('_', ' ')} is still under way, so this was not done"
                 raise Refused("refused", why, "ask again once it has ended; stop and kill go through meanwhile")
             return method(**words)
+
+    def _end(self, method: Callable[..., Any], words: dict[str, Any], before: str) -> Any:
+        try:
+            return method(**words)
+        except Refused as error:
+            if not before:
+                raise
+            why = f"{error.message}, but an earlier {before} is still under way"
+            raise Refused(error.code, why, "ask again in a moment") from None
 
     def _run(self, name: str) -> RunDir:
         path = run_path(self.root, name)

@@ -101,6 +101,16 @@ def test_a_change_behind_one_that_hangs_is_refused_and_not_done_later(host, hang
     assert second.remedy
 
 
+def test_a_stop_behind_a_start_that_hangs_says_so(host):
+    host.run("r1")
+    operations = Operations(host.root)
+    said = "nothing of r1 runs, but an earlier start is still under way"
+    with operations._turns.of("r1", "start", 0), pytest.raises(Refused, match=said):
+        operations.call("stop", {"run": "r1"}, 0.1)
+    with pytest.raises(Refused, match=r"nothing of r1 runs$"):
+        operations.call("stop", {"run": "r1"}, 0.1)
+
+
 def test_turns_are_of_one_subject_each():
     turns = Turns()
     with turns.of("r1", "start", 0) as before, turns.of("r2", "set", 0) as other:
