@@ -46,6 +46,23 @@ def test_hello_and_the_way_of_a_run(host, wait_for):
     assert [(run["name"], run["state"]) for run in agent.ask("runs")] == [("r1", "DONE")]
 
 
+def test_a_push_is_whole_and_costs_what_is_new(host):
+    host.run(generate={"steps": 100_000, "pause": 0.02})
+    agent = host.agent()
+    agent.ask("start", run="r1")
+    agent.ask("watch", run="r1", every_s=0.2)
+    seen = {"host": [], "run": []}
+    while min(map(len, seen.values())) < 10:
+        line = agent._line()
+        push = agent._decoder.decode(line)
+        seen[push.name].append((len(line), push.data))
+    for (first, whole), *others in seen.values():
+        assert all(data.keys() == whole.keys() for _, data in others)
+        assert sum(size for size, _ in others[-5:]) / 5 < 0.6 * first
+    assert seen["run"][-1][1]["stages"].keys() == seen["run"][0][1]["stages"].keys()
+    agent.ask("kill", run="r1")
+
+
 def test_the_host_push(host):
     agent = host.agent()
     host.run()
