@@ -56,6 +56,7 @@ class AgentClient:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._writing = asyncio.Lock()
+        self._streamer = protocol.Streamer()
         self._samples: deque[tuple[float, float]] = deque(maxlen=RTT_SAMPLES)
         self._ended: ConnectionLost | None = None
 
@@ -84,7 +85,7 @@ class AgentClient:
         try:
             async with asyncio.timeout(deadline_s + GRACE_S):
                 async with self._writing:
-                    await self._channel.write(b"".join(lines))
+                    await self._channel.write(b"".join(map(self._streamer.pack, lines)))
                 return await answer
         except TimeoutError:
             raise DeadlineExceeded(
@@ -152,6 +153,8 @@ class AgentClient:
                     if line is None:
                         raise protocol.ProtocolError("a line is too long")
                     self._take(decoder.decode(line))
+                except protocol.StreamBroken as error:
+                    raise ConnectionLost(f"The host breaks the protocol: {error.message}.") from None
                 except protocol.ProtocolError as error:
                     self.garbage += 1
                     if self.garbage > MAX_GARBAGE:

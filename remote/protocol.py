@@ -15,6 +15,15 @@ Messages, one a line, UTF-8, terminated by ``\\n``:
 The ``result`` of a reply (``data`` of a push) of more than PACK_ABOVE bytes is packed: JSON, zlib, base64, cut into
 ``"zip"`` parts, every part but the last with ``"more": true``. Parts of one message keep their order; other messages
 may lie between them. Decoder joins them.
+
+Behind the hello each end sends its lines through one deflate stream, which lasts as long as the connection: a line of
+at most STREAM_MOST bytes travels as
+
+    {"z": base64 of [the line's number in the stream modulo 256, its piece of the stream]}
+
+so that a snapshot costs what is new in it, and is whole all the same: what was replaced before it was sent, or told to
+a laptop that has gone, is missing nowhere. The numbers show a piece that got lost, after which nothing more can be
+understood: StreamBroken, and the connection is made anew.
 """
 
 from __future__ import annotations
@@ -27,14 +36,16 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_LINE = 65536
 """Bytes of a line, its newline included."""
 MAX_DEPTH = 32
 MAX_RESULT = 16 * 1024 * 1024
 """Bytes of one joined and unpacked result."""
 MAX_OPEN_PARTS = 32
-PACK_ABOVE = 1024
+PACK_ABOVE = 16384
+STREAM_MOST = PACK_ABOVE + 512
+"""Bytes of a line that still goes through the stream: a snapshot does, a piece of a log would push it out of sight."""
 PING_EVERY_S = 5.0
 SILENCE_S = 45.0
 """An agent that hears nothing for this long ends itself."""
@@ -58,6 +69,10 @@ class ProtocolError(Exception):
         super().__init__(message)
         self.message = message
         self.code = code
+
+
+class StreamBroken(ProtocolError):
+    """A piece of the stream is damaged or missing: what follows can't be understood either."""
 
 
 @dataclass(frozen=True)
@@ -310,15 +325,43 @@ def _packed(head: dict[str, Any], key: str, body: Any) -> list[bytes]:
     return [*lines, _line({**head, "zip": parts[-1]})]
 
 
+_FLUSHED = b"\x00\x00\xff\xff"
+"""How every piece of the stream ends (RFC 7692, 7.2.1): left out on the way."""
+
+
+class Streamer:
+    """Puts lines through the stream, in the order in which they are sent. One per direction of a connection."""
+
+    def __init__(self) -> None:
+        self._deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._number = 0
+
+    def pack(self, line: bytes) -> bytes:
+        """The line (with its newline) to send for ``line``: what was packed must be sent, and nothing out of turn."""
+        if len(line) > STREAM_MOST:
+            return line
+        piece = self._deflate.compress(line) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        number = bytes((self._number,))
+        self._number = (self._number + 1) % 256
+        return b'{"z":"' + base64.b64encode(number + piece[: -len(_FLUSHED)]) + b'"}\n'
+
+
 class Decoder:
     """Turns lines into messages and joins packed parts. One per direction of a connection; bounded in memory."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], list[str]] = {}
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._number = 0
 
     def decode(self, line: bytes) -> Message | None:
-        """The message that ``line`` completes, or None when parts are still to come. Raises ProtocolError."""
+        """The message that ``line`` completes, or None when parts are still to come.
+
+        Raises ProtocolError; StreamBroken, a kind of it, when nothing that follows can be understood.
+        """
         box = parse_json(line)
+        if isinstance(box, dict) and "z" in box:
+            box = parse_json(self._unpack(_take(box, "z", str)))
         if not isinstance(box, dict):
             raise ProtocolError("not a JSON object")
         if "hello" in box:
@@ -343,6 +386,19 @@ class Decoder:
         return Failure(
             number, _take(error, "code", str), _take(error, "message", str), str(error.get("remedy") or "")[:4000]
         )
+
+    def _unpack(self, text: str) -> bytes:
+        try:
+            piece = base64.b64decode(text, validate=True)
+            if piece[:1] != bytes((self._number,)):
+                raise StreamBroken("a piece of the stream is missing")
+            self._number = (self._number + 1) % 256
+            line = self._inflate.decompress(piece[1:] + _FLUSHED, STREAM_MOST + 1)
+        except (zlib.error, binascii.Error, ValueError):
+            raise StreamBroken("the stream is damaged") from None
+        if self._inflate.unconsumed_tail or self._inflate.eof or not line.endswith(b"\n"):
+            raise StreamBroken("a piece of the stream is too long or cut short")
+        return line
 
     def _body(self, box: dict[str, Any], key: str, of: tuple[str, int]) -> tuple[Any] | None:
         if "zip" not in box:

@@ -168,6 +168,7 @@ async def standing(host: Host, seconds: float) -> dict[str, Any]:
         await asyncio.sleep(seconds)
         passed_quiet = time.perf_counter() - began
         calm = carried(host.address, host.port) - sent
+    pushes = await _pushed(host, seconds)
     megabytes = {name: statistics.median(values) for name, values in memory.items()}
     return {
         "agent_rss_mb": megabytes["agent"],
@@ -177,11 +178,25 @@ async def standing(host: Host, seconds: float) -> dict[str, Any]:
         "wire_bytes_per_s": calm.payload / passed_quiet,
         "wire_with_headers_bytes_per_s": calm.wire / passed_quiet,
         "working_wire_bytes_per_s": busy.payload / passed,
+        "working_wire_with_headers_bytes_per_s": busy.wire / passed,
+        "working_pushes_bytes_per_s": pushes,
         "memory_mb": megabytes,
         "cpu_pct": used,
         "gpus": len(collector.snapshot.gpus),
         "host_python": python,
     }
+
+
+async def _pushed(host: Host, seconds: float) -> float:
+    """Bytes a second of what is told unasked while a stage works: telemetry and the run's section, no curve, no log."""
+    async with Link(host.spec(), host.hostkeys) as link:
+        await within(link.wait_for(Kind.LIVE, Kind.BLOCKED), "the link did not become LIVE")
+        await link.watch(WORKING)
+        await asyncio.sleep(SETTLE_S)
+        sent, began = carried(host.address, host.port), time.perf_counter()
+        await asyncio.sleep(seconds)
+        told = carried(host.address, host.port) - sent
+        return told.payload / (time.perf_counter() - began)
 
 
 # ------------------------------------------------------------ a log that floods

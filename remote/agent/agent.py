@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline.rundir import RunDir, RunError, incarnation, know_locks
 from pipeline.volume import Volume, volume_of
-from remote.agent.operations import CHANGING, Operations, refusal
+from remote.agent.operations import CHANGING, ENDING, Operations, refusal
 from remote.agent.outbox import Outbox
 from remote.agent.paths import code_hash, run_path
 from remote.agent.recorder import recent_use
@@ -36,12 +36,15 @@ from remote.protocol import (
     Reply,
     Request,
     Splitter,
+    StreamBroken,
     check_args,
     encode,
 )
 
 WORKERS = 4
 IN_FLIGHT = 64
+CHANGES = 32
+"""So many changes may hang at once, long after their deadlines; what ends a stage is not counted."""
 SLOWEST_S, FASTEST_S = 60.0, 0.2
 CLOSE_S = 2.0
 
@@ -99,6 +102,7 @@ class Agent:
         self._jobs: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._due: dict[int, float] = {}
         self._due_lock = threading.Lock()
+        self._changes = 0
         self._watch: _Watch | None = None
         self._watched = threading.Condition()
         for _ in range(WORKERS):
@@ -109,7 +113,7 @@ class Agent:
     # ------------------------------------------------------------ requests
 
     def read(self, source: int, silence_s: float) -> None:
-        """Until the input ends, nothing was heard for ``silence_s``, or nobody reads what is written."""
+        """Until the input ends or breaks, nothing was heard for ``silence_s``, or nobody reads what is written."""
         splitter, decoder = Splitter(), Decoder()
         heard = time.monotonic()
         while not self.outbox.broken.is_set():
@@ -117,9 +121,13 @@ class Agent:
                 data = os.read(source, 65536)
                 if not data:
                     return
-                for line in splitter.feed(data):
-                    heard = time.monotonic()
-                    self._take(line, decoder)
+                try:
+                    for line in splitter.feed(data):
+                        heard = time.monotonic()
+                        self._take(line, decoder)
+                except StreamBroken as error:
+                    sys.stderr.write(f"the requests can't be read any more: {error.message}\n")
+                    return
             elif time.monotonic() - heard > silence_s:
                 return
             self._expire()
@@ -134,6 +142,8 @@ class Agent:
                 raise ProtocolError("not a request")
             number = request.id
             check_args(request.op, request.args)
+        except StreamBroken:
+            raise
         except ProtocolError as error:
             self.outbox.answer(Failure(number, error.code, error.message, "use an Eagledeck of the same version"))
             return
@@ -141,12 +151,22 @@ class Agent:
             self.outbox.answer(Reply(number, {"wall": time.time(), "mono": time.monotonic()}), urgent=True)
             return
         with self._due_lock:
-            if number in self._due or len(self._due) >= IN_FLIGHT:
+            most = 2 * IN_FLIGHT if request.op in ENDING else IN_FLIGHT
+            if number in self._due or len(self._due) >= most:
                 why = "this id is in use" if number in self._due else f"{IN_FLIGHT} requests are under way"
                 self.outbox.answer(Failure(number, "bad-request", why, "wait for an answer first"))
                 return
             self._due[number] = time.monotonic() + request.deadline_s
-        self._jobs.put(request)
+            full = self._changes >= CHANGES and request.op in CHANGING - ENDING
+            self._changes += request.op in CHANGING and not full
+        if full:
+            why = f"{CHANGES} changes hang on this host"
+            self._settle(Failure(number, "refused", why, "see with `eagledeck doctor` what hangs there"))
+        elif request.op in CHANGING:
+            # A thread each: however many wait for a service or a lock, the next one gets through.
+            threading.Thread(target=self._change, args=(request,), name=request.op, daemon=True).start()
+        else:
+            self._jobs.put(request)
 
     def _work(self) -> None:
         while True:
@@ -154,13 +174,21 @@ class Agent:
             with self._due_lock:
                 if request.id not in self._due:
                     continue  # its deadline passed while it waited
-            answer: Reply | Failure
-            try:
-                answer = Reply(request.id, self._perform(request))
-            except Exception as error:
-                refused = refusal(error)
-                answer = Failure(request.id, refused.code, refused.message, refused.remedy)
-            self._settle(answer)
+            self._settle(self._answer(request))
+
+    def _change(self, request: Request) -> None:
+        try:
+            self._settle(self._answer(request))
+        finally:
+            with self._due_lock:
+                self._changes -= 1
+
+    def _answer(self, request: Request) -> Reply | Failure:
+        try:
+            return Reply(request.id, self._perform(request))
+        except Exception as error:
+            refused = refusal(error)
+            return Failure(request.id, refused.code, refused.message, refused.remedy)
 
     def _settle(self, answer: Reply | Failure) -> None:
         """Sends an answer unless another went out for it, which happens at the deadline."""
@@ -184,7 +212,7 @@ class Agent:
             with self._watched:
                 self._watch = None
             return {}
-        result = self.operations.call(request.op, request.args)
+        result = self.operations.call(request.op, request.args, request.deadline_s)
         if request.op in CHANGING:
             with self._watched:
                 if self._watch is not None:

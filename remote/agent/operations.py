@@ -17,7 +17,18 @@ from pipeline.budget import explain
 from pipeline.config import STAGES, ConfigError, Plan
 from pipeline.forecast import check_run
 from pipeline.geometry import GeometryError
-from pipeline.rundir import Attempt, RunDir, RunError, StageDir, StageState, counting_output, run_status, runs, status
+from pipeline.rundir import (
+    Attempt,
+    RunDir,
+    RunError,
+    StageDir,
+    StageState,
+    counting_output,
+    held,
+    run_status,
+    runs,
+    status,
+)
 from remote.agent import recorder, services, starting
 from remote.agent.alone import kill_alone, runs_alone
 from remote.agent.attempts import ServiceDir
@@ -29,7 +40,8 @@ from remote.agent.members import send
 from remote.agent.paths import PathRefused, inside, run_path, service_path, stage_name
 from remote.agent.rest import at_rest, ways_on
 from remote.agent.trouble import told
-from remote.protocol import ProtocolError
+from remote.agent.turns import Turns
+from remote.protocol import DEADLINE_S, ProtocolError
 
 ALIVE = (StageState.RUNNING, StageState.STOPPING)
 LAST_WORDS_S = 5.0
@@ -37,6 +49,10 @@ LAST_WORDS_S = 5.0
 CHANGING = frozenset(
     {"create", "set", "start", "resume", "stop", "kill", "restart", "adopt", "service_start", "service_stop"}
 )
+ENDING = frozenset({"stop", "kill"})
+"""What must get through whatever hangs."""
+ENDING_PATIENCE_S = 2.0
+"""A start that is under way is given this long to be there to be stopped."""
 
 
 class Refused(Exception):
@@ -75,16 +91,35 @@ class Operations:
         self.root = root
         self._curves = Curves()
         self._reading_curves = threading.Lock()
-        self._changing = threading.Lock()
+        self._turns = Turns()
 
-    def call(self, op: str, args: dict[str, Any]) -> Any:
-        """The result of an operation whose arguments have been checked. Raises what `refusal` understands."""
+    def call(self, op: str, args: dict[str, Any], deadline_s: float = DEADLINE_S) -> Any:
+        """The result of an operation whose arguments have been checked. Raises what `refusal` understands.
+
+        A change waits for one of the same run or service for up to half of ``deadline_s``, and then isn't begun.
+        """
         method: Callable[..., Any] = getattr(self, "op_" + op)
         words = {"from_" if name == "from" else name: value for name, value in args.items() if value is not None}
         if op not in CHANGING:
             return method(**words)
-        with self._changing:
+        subject = f"service {args['service']}" if "service" in args else str(args.get("run") or args.get("name"))
+        if op in ENDING:
+            with self._turns.of(subject, op, min(ENDING_PATIENCE_S, deadline_s / 2)) as before:
+                return self._end(method, words, before)
+        with self._turns.of(subject, op, deadline_s / 2) as before:
+            if before:
+                why = f"{subject}: an earlier {before.replace('_', ' ')} is still under way, so this was not done"
+                raise Refused("refused", why, "ask again once it has ended; stop and kill go through meanwhile")
             return method(**words)
+
+    def _end(self, method: Callable[..., Any], words: dict[str, Any], before: str) -> Any:
+        try:
+            return method(**words)
+        except Refused as error:
+            if not before:
+                raise
+            why = f"{error.message}, but an earlier {before} is still under way"
+            raise Refused(error.code, why, "ask again in a moment") from None
 
     def _run(self, name: str) -> RunDir:
         path = run_path(self.root, name)
@@ -266,16 +301,23 @@ class Operations:
             attempt.request("stop", "a person")
             _wake(attempt)
             stopped.append(name)
-        # What a killed conductor left behind.
-        idle = not stage and not stopped and not conductor
-        left = (
-            [name for name in holder.plan().services if services.release(holder, holder.plan(), name, wait=False)]
-            if idle
-            else []
-        )
+        left, busy = ([], []) if stage or stopped or conductor else self._left_behind(holder)
+        if busy and not left:
+            why = f"nothing of {run} runs, and service {_names(busy)} is being started or stopped"
+            raise Refused("refused", why, "try again in a minute")
         if not (stopped or conductor or left):
             raise Refused("refused", *at_rest(holder, stage))
         return {"stages": stopped, "conductor": conductor, "services": left}
+
+    def _left_behind(self, run: RunDir) -> tuple[list[str], list[str]]:
+        """Services that a killed conductor left: those stopped now, and those that somebody else decides about."""
+        left, busy, plan = [], [], run.plan()
+        for name in plan.services:
+            if held(ServiceDir.of(self.root, name).path / "use.lock"):
+                busy.append(name)
+            elif services.release(run, plan, name, wait=False):
+                left.append(name)
+        return left, busy
 
     def op_kill(self, run: str, stage: str = "") -> dict[str, Any]:
         holder = self._run(run)

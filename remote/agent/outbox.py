@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from remote.protocol import Failure, ProtocolError, Push, Reply, encode
+from remote.protocol import Failure, ProtocolError, Push, Reply, Streamer, encode
 
 
 class Outbox:
@@ -75,12 +75,13 @@ class Outbox:
             return []
 
     def _write(self) -> None:
+        streamer = Streamer()
         while True:
             lines = self._next()
             if lines is None:
                 return
             for line in lines:
-                view = memoryview(line)
+                view = memoryview(streamer.pack(line))
                 try:
                     while view:
                         view = view[os.write(self._sink, view) :]

@@ -25,6 +25,7 @@ def test_all_numbers_of_the_remote_layer_are_measured(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["own_network"], "this needs root and iproute2"
     assert all(found[name] > 0 for name in GOALS)
+    assert found["wire_bytes_per_s"] < found["working_pushes_bytes_per_s"] < found["working_wire_bytes_per_s"]
     assert found["gpus"] == 8 or not found["made_up_gpus"]
     assert found["hole_steps"] == 0
     assert found["log_flood"]["flood"]["followed_mb_per_s"] > found["log_flood"]["calm"]["followed_mb_per_s"]

@@ -18,7 +18,7 @@ from remote import protocol
 from remote.client import MAX_GARBAGE, MAX_UNFRAMED, AgentClient
 from remote.errors import ConnectionLost, DeadlineExceeded, RemoteError
 
-HELLO = protocol.Hello(1, "", "3.11.0", 1, {}, 0.0, 0.0, "box", 0, "/data")
+HELLO = protocol.Hello(protocol.PROTOCOL, "", "3.11.0", 1, {}, 0.0, 0.0, "box", 0, "/data")
 Answer = Callable[[dict[str, Any]], list[Any]]
 
 
@@ -31,13 +31,14 @@ class Wire:
         self.answer = answer
         self.requests: list[dict[str, Any]] = []
         self.incoming: asyncio.Queue[bytes] = asyncio.Queue()
+        self._decoder = protocol.Decoder()
 
     async def read(self, size: int = 65536) -> bytes:
         return await self.incoming.get()
 
     async def write(self, data: bytes) -> None:
         for line in data.splitlines():
-            request = json.loads(line)
+            request = vars(self._decoder.decode(line))
             self.requests.append(request)
             if request["op"] == "ping":
                 self.send({"id": request["id"], "ok": True, "result": {"wall": time.time()}})
@@ -183,6 +184,15 @@ GARBAGE = [
     b"\xff\xfe\n",
     b"x" * (protocol.MAX_LINE + 10) + b"\n",
 ]
+
+
+async def test_a_stream_with_a_piece_missing_is_hung_up_on_at_once() -> None:
+    streamer = protocol.Streamer()
+    lines = [streamer.pack(protocol.encode(protocol.Push("host", n, {"n": n}))[0]) for n in range(3)]
+    async with client_of(never) as (client, wire, pushes):
+        wire.send(lines[0], lines[2])
+        assert "missing" in (await lost(client)).message
+    assert pushes == [("host", {"n": 0})]
 
 
 @pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))

@@ -98,9 +98,9 @@ async def test_a3_old_and_new_agents_coexist(gpu: Any, watched: Any) -> None:
         assert here.link.kinds().count("LIVE") == 1
 
 
-@pytest.mark.parametrize("protocol", [b"0", b"2"])
+@pytest.mark.parametrize("protocol", [b"1", b"3"])
 async def test_a3_agent_of_another_protocol_is_refused(gpu: Any, protocol: bytes) -> None:
-    other = altered(remote__protocol=lambda code: code.replace(b"PROTOCOL = 1\n", b"PROTOCOL = %s\n" % protocol))
+    other = altered(remote__protocol=lambda code: code.replace(b"PROTOCOL = 2\n", b"PROTOCOL = %s\n" % protocol))
     assert other.name != build_archive().name
     spec = gpu.spec()
     connection = await open_connection(await resolve(spec), gpu.hostkeys())

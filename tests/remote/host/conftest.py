@@ -20,7 +20,7 @@ from pipeline.config import STAGES, Plan, VerifierPlan, set_values
 from pipeline.rundir import Attempt, RunDir, StageDir, process_start, status
 from remote.agent import starting
 from remote.agent.members import process_table, send
-from remote.protocol import Decoder, Failure, Hello, Push, Reply, Request, Splitter, encode
+from remote.protocol import Decoder, Failure, Hello, Push, Reply, Request, Splitter, Streamer, encode
 
 CODE = Path(__file__).resolve().parents[3]
 
@@ -74,7 +74,7 @@ class AgentProcess:
             code += "serve(Path(sys.argv[1]), '@@n@@', silence_s=float(sys.argv[2]))"
             argv = [sys.executable, "-B", "-c", code, str(root), str(silence_s)]
         self.process = subprocess.Popen(argv, cwd=CODE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._splitter, self._decoder = Splitter(), Decoder()
+        self._splitter, self._decoder, self._streamer = Splitter(), Decoder(), Streamer()
         self._ready: list[Any] = []
         self.pushes: list[Push] = []
         self.number = 0
@@ -113,7 +113,7 @@ class AgentProcess:
     def post(self, op: str, deadline_s: float = 30.0, **args: Any) -> int:
         self.number += 1
         args = {("from" if name == "from_" else name): value for name, value in args.items()}
-        self.write(b"".join(encode(Request(self.number, op, args, deadline_s))))
+        self.write(b"".join(map(self._streamer.pack, encode(Request(self.number, op, args, deadline_s)))))
         return self.number
 
     def answer(self, number: int) -> Any:

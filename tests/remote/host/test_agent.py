@@ -16,12 +16,12 @@ import pytest
 from pipeline.rundir import JsonLines, RunDir, StageState, held, process_start, status
 from remote.agent.curves import Curves
 from remote.agent.outbox import Outbox
-from remote.protocol import Decoder, Failure, Push, Reply, Splitter
+from remote.protocol import PROTOCOL, Decoder, Failure, Push, Reply, Request, Splitter, Streamer, encode
 
 
 def test_hello_and_the_way_of_a_run(host, wait_for):
     agent = host.agent()
-    assert (agent.hello.protocol, agent.hello.root) == (1, str(host.root))
+    assert (agent.hello.protocol, agent.hello.root) == (PROTOCOL, str(host.root))
     assert agent.hello.incarnation["boot_id"]
     plan = host.plan(generate={"steps": 20, "pause": 0.05}).to_json()
     made = agent.ask("create", name="r1", plan=plan)
@@ -44,6 +44,23 @@ def test_hello_and_the_way_of_a_run(host, wait_for):
     seqs = [push.seq for push in agent.pushes]
     assert seqs == list(range(1, len(seqs) + 1))
     assert [(run["name"], run["state"]) for run in agent.ask("runs")] == [("r1", "DONE")]
+
+
+def test_a_push_is_whole_and_costs_what_is_new(host):
+    host.run(generate={"steps": 100_000, "pause": 0.02})
+    agent = host.agent()
+    agent.ask("start", run="r1")
+    agent.ask("watch", run="r1", every_s=0.2)
+    seen = {"host": [], "run": []}
+    while min(map(len, seen.values())) < 10:
+        line = agent._line()
+        push = agent._decoder.decode(line)
+        seen[push.name].append((len(line), push.data))
+    for (first, whole), *others in seen.values():
+        assert all(data.keys() == whole.keys() for _, data in others)
+        assert sum(size for size, _ in others[-5:]) / 5 < 0.6 * first
+    assert seen["run"][-1][1]["stages"].keys() == seen["run"][0][1]["stages"].keys()
+    agent.ask("kill", run="r1")
 
 
 def test_the_host_push(host):
@@ -162,6 +179,16 @@ def test_a_request_in_pieces_and_many_in_one(host):
 def test_it_ends_with_its_input(host):
     agent = host.agent()
     agent.process.stdin.close()
+    assert agent.process.wait(15) == 0
+
+
+def test_it_ends_when_a_piece_of_its_input_is_missing(host):
+    agent = host.agent()
+    streamer = Streamer()
+    lines = [streamer.pack(encode(Request(number, "ping"))[0]) for number in range(1000, 1003)]
+    agent.write(lines[0])
+    assert agent.message().id == 1000
+    agent.write(lines[2])
     assert agent.process.wait(15) == 0
 
 

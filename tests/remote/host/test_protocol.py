@@ -16,6 +16,7 @@ from remote.protocol import (
     MAX_LINE,
     MAX_OPEN_PARTS,
     OPS,
+    STREAM_MOST,
     Decoder,
     Failure,
     Hello,
@@ -24,6 +25,8 @@ from remote.protocol import (
     Reply,
     Request,
     Splitter,
+    StreamBroken,
+    Streamer,
     check_args,
     dump_json,
     encode,
@@ -62,7 +65,7 @@ def test_pushes_and_requests_come_back(data):
 
 
 def test_hello_and_failure_come_back():
-    hello = Hello(1, "ab", "3.11", 5, {"boot_id": "x"}, 1.5, 2.0, "box", 0, "/r")
+    hello = Hello(2, "ab", "3.11", 5, {"boot_id": "x"}, 1.5, 2.0, "box", 0, "/r")
     assert roundtrip(hello) == hello
     assert roundtrip(Failure(4, "refused", "no", "do")) == Failure(4, "refused", "no", "do")
 
@@ -76,6 +79,62 @@ def test_a_large_result_is_cut_into_lines_and_joined_with_others_between():
         assert decoder.decode(line) is None
         assert decoder.decode(other) == Push("host", 1, {"n": 1})
     assert decoder.decode(lines[-1]) == Reply(1, columns)
+
+
+def streamed(messages):
+    streamer = Streamer()
+    return [streamer.pack(line) for message in messages for line in encode(message)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31), JSON), max_size=8))
+def test_a_stream_of_messages_comes_back(pairs):
+    messages = [Reply(number, result) for number, result in pairs]
+    decoder = Decoder()
+    lines = streamed(messages)
+    assert all(len(line) <= MAX_LINE and line.count(b"\n") == 1 for line in lines)
+    assert [message for line in lines if (message := decoder.decode(line))] == messages
+
+
+@pytest.mark.parametrize("size", [STREAM_MOST - 1, STREAM_MOST, STREAM_MOST + 1, MAX_LINE])
+def test_lines_around_the_most_that_is_streamed(size):
+    head = dump_json({"id": 1, "ok": True, "result": ""})
+    line = head[:-2] + bytes(35 + at * 7919 % 55 for at in range(size - len(head) - 1)) + b'"}\n'
+    streamer, decoder = Streamer(), Decoder()
+    assert len(line) == size and line.count(b'"') == 8
+    for _ in range(3):
+        packed = streamer.pack(line)
+        assert (packed == line) is (size > STREAM_MOST)
+        assert decoder.decode(packed) == Reply(1, line[len(head) - 2 : -3].decode())
+
+
+def test_a_snapshot_costs_what_is_new_in_it():
+    rows = [{"index": card, "name": f"card {card}", "power_w": 500 + math.sin(card)} for card in range(40)]
+    same = [Push("host", number, {"gpus": rows}) for number in range(300)]
+    lines = streamed(same)
+    assert len(lines[0]) > 600 and max(map(len, lines[1:])) < 100
+    changed = {"gpus": [{**rows[0], "power_w": 1.5}, *rows[1:]]}
+    decoder = Decoder()
+    assert [decoder.decode(line) for line in streamed([*same, Push("host", 300, changed)])][-1].data == changed
+
+
+def test_a_piece_of_the_stream_that_is_missing_damaged_or_doubled_is_noticed():
+    lines = streamed([Push("host", number, {"n": [number] * 50}) for number in range(600)])
+    for bad in (lines[1], lines[3], b'{"z":""}', b'{"z":"Ag=="}', b'{"z":"AgAA"}', b'{"z":"Av//"}', b'{"z":"?"}'):
+        decoder = Decoder()
+        for line in lines[:2]:
+            decoder.decode(line)
+        with pytest.raises(StreamBroken):
+            decoder.decode(bad)
+
+
+def test_bombs_in_the_stream():
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = deflate.compress(b" " * 30_000_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    with pytest.raises(StreamBroken, match="too long"):
+        Decoder().decode(b'{"z":"' + base64.b64encode(b"\0" + bomb[:-4]) + b'"}')
+    streamer = Streamer()
+    with pytest.raises(ProtocolError):  # a stream within the stream
+        Decoder().decode(streamer.pack(Streamer().pack(b'{"id":1,"ok":true,"result":1}\n')))
 
 
 def test_what_json_lacks_becomes_null_on_the_way_out():
