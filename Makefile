@@ -25,7 +25,8 @@ test-real: $(VENV)/.installed
 	EAGLEDECK_PROMISED=1 EAGLEDECK_ENGINE=$(ENGINE) $(PY) -m pytest -q -m "real or sshd" --timeout 1800 $(ARGS)
 
 soak: $(VENV)/.installed
-	$(PY) -m pytest -q -m soak --timeout 7200 $(ARGS)
+	tests/real/install.sh
+	EAGLEDECK_PROMISED=1 $(PY) -m pytest -q -m soak --timeout 7200 $(ARGS)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Eagledeck needs Python 3.11 or newer; $(PYTHON) is older. Say which to use: make PYTHON=python3.12 ..."; exit 1; }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What `make test-real` needs beside the project's environment: Debian's openssh-server, the tools that make and break
-# networks, tmux and unusual login shells,
-# and vLLM for the CPU in the folder that is named (about 3 GB; left alone where it is already complete).
+# What `make test-real` and `make soak` need beside the project's environment: Debian's openssh-server, the tools that
+# make and break networks, tmux and unusual login shells; and, where a folder is named, vLLM for the CPU in it (about
+# 3 GB; left alone where it is already complete).
 set -euo pipefail
-engine=${1:?usage: install.sh ENGINE_FOLDER}
+engine=${1:-}
 python=${PYTHON:-python3}
 
 missing=()
@@ -16,6 +16,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}" >/dev/null
 fi
 
+[ -n "$engine" ] || exit 0
 if [ ! -f "$engine/complete-0.32.0" ]; then
   mkdir -p "$engine"
   [ -x "$engine/venv/bin/python" ] || "$python" -m venv "$engine/venv"

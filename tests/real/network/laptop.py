@@ -37,9 +37,17 @@ class RecordingLink(Link):
         self.log: list[tuple[str, dict[str, Any], Any]] = []
         self.states: list[LinkState] = []
         self.on_state(self.states.append)
+        self._channels: set[Any] = set()
+
+    def agents_said(self) -> list[bytes]:
+        """The end of the standard error of every agent that has answered something."""
+        return [channel.stderr_tail for channel in self._channels]
 
     async def request(self, op: str, **args: Any) -> Any:
         answer = await super().request(op, **args)
+        if (session := self._session) is not None:
+            clients = (session._client, session._bulk)
+            self._channels.update(client._channel for client in clients if client is not None)
         if op == "tail":
             self.log.append((op, args, answer))
         return answer

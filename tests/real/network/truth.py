@@ -24,6 +24,7 @@ from tests.real.network.topology import Gpu
 
 LEAK_S = 60.0
 FILES = ("events.jsonl", "supervision.jsonl")
+TRACEBACK = b"Traceback (most recent"
 
 
 def counted(stage: StageDir) -> list[str]:
@@ -169,9 +170,12 @@ def check_staleness(here: Laptop, kind: str, after_s: float) -> None:
 
 
 def check_no_traceback(gpu: Gpu, here: Laptop | None = None) -> None:
-    """I7: in no log of the host, nor here."""
+    """I7: in no log of the host (stages, conductors, recorder, services), on no agent's standard error, nor here."""
     for path in gpu.root.rglob("*"):
-        if path.suffix == ".log" and path.is_file() and "code" not in path.parts:
-            assert b"Traceback (most recent" not in path.read_bytes()[-1_000_000:], path.read_text()[-3000:]
+        if (path.suffix == ".log" or path.name == "log") and path.is_file() and "code" not in path.parts:
+            assert TRACEBACK not in path.read_bytes()[-1_000_000:], path.read_text()[-3000:]
     assert b"segfault" not in gpu.log.read_bytes()
-    assert here is None or not here.troubles, "\n".join(here.troubles)
+    if here is not None:
+        for said in here.link.agents_said():
+            assert TRACEBACK not in said, said.decode(errors="replace")
+        assert not here.troubles, "\n".join(here.troubles)
