@@ -38,23 +38,31 @@ class Probe:
         if self._refused:
             return "it takes no connection"
         try:
-            sending = [self._link] if self._unsent else []
-            if any(select.select([] if sending else [self._link], sending, [], wait)):
-                if sending:
+            # All that can be done now is done before the clock is looked at: the looks may be further apart than that.
+            while not self._whole() and self._ready(wait):
+                if self._unsent:
                     self._unsent = self._unsent[self._link.send(self._unsent) :]
                 elif not self._read():
                     return "it ends the connection without an answer"
+                wait = 0.0
         except BlockingIOError:
             pass
         except OSError as error:
             said = "it takes no connection" if self._unsent else "it breaks the connection off"
             return f"{said} ({error.strerror})"
-        words = self._head.split(b"\r\n", 1)[0].split()
-        if b"\r\n" in self._head or len(self._head) >= 64:
+        if self._whole():
+            words = self._head.split(b"\r\n", 1)[0].split()
             if len(words) < 2 or not words[0].startswith(b"HTTP/"):
                 return "it doesn't answer in HTTP"
             return "" if words[1] == b"200" else f"it answers {words[1][:3].decode('ascii', 'replace')}"
         return f"no answer within {self._timeout:g} s" if time.monotonic() >= self._end else None
+
+    def _whole(self) -> bool:
+        return b"\r\n" in self._head or len(self._head) >= 64
+
+    def _ready(self, wait: float) -> bool:
+        links = [self._link]
+        return any(select.select([], links, [], wait) if self._unsent else select.select(links, [], [], wait))
 
     def _read(self) -> bytes:
         piece = self._link.recv(64)

@@ -46,9 +46,9 @@ class Listener:
         """One step, without waiting: what is new in words, or None."""
         now = time.monotonic()
         if self._probe is None:
-            if now >= self._next:
-                self._probe, self._asked_at = Probe(self._port, self._path, self._patience_s), now
-            return None
+            if now < self._next:
+                return None
+            self._probe, self._asked_at = Probe(self._port, self._path, self._patience_s), now
         wrong = self._probe.look()
         if wrong is None:
             return None
