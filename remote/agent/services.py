@@ -37,9 +37,9 @@ def ensure(
     One that isn't answering is waited for, and what its keeper makes of it. Raises RunError: it can't start, isn't
     ready in time, doesn't answer again, another run uses it with another definition, or ``cancelled``.
     """
-    definition, asked = define(run, plan, name), ""
+    definition, said = define(run, plan, name), ""
     while True:
-        asked = _have_up(run, definition, stage, cancelled, say, asked)
+        said = _have_up(run, definition, stage, cancelled, say, said)
         url = wait_ready(run.root, definition, cancelled)
         if url:
             return url
@@ -224,11 +224,12 @@ def start_alone(run: RunDir, name: str, by: str) -> bool:
 
 
 def told_of(root: Path, name: str) -> dict[str, Any]:
-    """What is told of a service: its view, RUN/STAGE of what uses it, and how often it was restarted in a row."""
+    """What is told of a service: its view, RUN/STAGE of what uses it, how often it was restarted in a row, and why."""
     attempt = ServiceDir.of(root, name).latest()
     spec = attempt.spec() if attempt else {}
     restarts = int(spec.get("restarts") or 0)
-    return {**describe(view(root, name)), "uses": uses(root, name), "restarts": restarts}
+    why = str(spec.get("why") or "") if restarts else ""
+    return {**describe(view(root, name)), "uses": uses(root, name), "restarts": restarts, "why": why}
 
 
 def stop(root: Path, name: str, despite: tuple[str, ...] = ()) -> str:

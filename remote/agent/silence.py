@@ -37,6 +37,8 @@ class Listener:
         self._patience_s, self._pause_s = min(PATIENCE_S, self.limit_s / 10), min(PAUSE_S, self.limit_s / 20)
         self._probe: Probe | None = None
         self._asked_at = self._next = time.monotonic()
+        self.hung = False
+        """Whether it has been silent for longer than it may; judged when a question has gone unanswered."""
         self._since: float | None = None
         self._missed = 0
         # A keeper that comes later gives it the whole time again, but goes on telling since when it is.
@@ -55,14 +57,9 @@ class Listener:
         self._probe, self._next = None, now + self._pause_s
         return self._unanswered(wrong) if wrong else self._answered()
 
-    @property
-    def hung(self) -> bool:
-        """Whether it has been silent for longer than it may."""
-        return self._since is not None and self._missed >= FEWEST and time.monotonic() - self._since >= self.limit_s
-
     def _answered(self) -> str | None:
         told, self._told_since = self._told_since is not None, None
-        self._since, self._missed = None, 0
+        self._since, self._missed, self.hung = None, 0, False
         if not told:
             return None
         with contextlib.suppress(FileNotFoundError):
@@ -73,10 +70,13 @@ class Listener:
         self._missed += 1
         if self._since is None:
             self._since = self._asked_at
+        silent_s = time.monotonic() - self._since
+        self.hung = self._missed >= FEWEST and silent_s >= self.limit_s
         if self._missed < TOLD:
             return None
-        new, wall = self._told_since is None, time.time() - (time.monotonic() - self._since)
-        self._told_since = self._told_since or wall
+        new = self._told_since is None
+        if new:
+            self._told_since = time.time() - silent_s
         with contextlib.suppress(OSError):  # a full volume: it is given up all the same
             if new or (self.attempt.silence or {}).get("message") != wrong:
                 write_json(self.attempt.file("silent.json"), {"since": self._told_since, "message": wrong})
