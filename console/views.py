@@ -6,6 +6,7 @@ Pure functions over decoded JSON whose texts the client has sanitised; no I/O, n
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,9 +126,21 @@ def budget_view(run: Json) -> BudgetView | None:
 
 def service_views(run: Json) -> tuple[ServiceView, ...]:
     return tuple(
-        ServiceView(text(name), text(row.get("state")), text(row.get("url")), text(row.get("message")))
+        ServiceView(text(name), text(row.get("state")), text(row.get("url")), service_message(row))
         for name, row in ((name, table(row)) for name, row in table(run.get("services")).items())
     )
+
+
+def service_message(row: Json) -> str:
+    """What is told of a service: its message, and since when by the clock here it hasn't been answering."""
+    said, since = text(row.get("message")), number(row.get("since"))
+    if row.get("state") != "SILENT" or since is None:
+        return said
+    try:
+        clock = time.strftime("%a %H:%M:%S", time.localtime(since))
+    except (OverflowError, ValueError, OSError):
+        clock = "—"
+    return f"not answering since {clock}: {said}"
 
 
 def conductor_view(run: Json) -> ConductorView:

@@ -167,6 +167,7 @@ class ServicePlan:
     port: int = spec(8000, "int", "TCP port on the host; 0: any free one", low=0, high=65535)
     health: str = spec("/health", "str", "path that answers 200 when it is ready")
     ready_timeout_s: float = spec(600.0, "float", "seconds until it must be ready", low=1)
+    answer_timeout_s: float = spec(300.0, "float", "seconds it may leave its health path unanswered once ready", low=1)
     gpus: tuple[int, ...] | str = spec("all", "gpus", "GPUs it may see")
     env_allow: tuple[str, ...] = spec((), "words", "names taken over from the host's environment")
     env: Mapping[str, str] = spec({}, "env", "variables set for it")

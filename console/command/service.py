@@ -11,9 +11,9 @@ from console.command.astyped import as_typed
 from console.command.confirming import confirm
 from console.command.refusal import Refusal
 from console.command.session import ask_host, find_run
-from console.views import table, text, whole
+from console.views import service_message, table, text, whole
 
-UP = ("STARTING", "READY", "STOPPING", "LOST", "FAILED")
+UP = ("STARTING", "READY", "SILENT", "STOPPING", "LOST", "FAILED")
 """What can be stopped; of one that FAILED, its coming back."""
 
 
@@ -30,12 +30,12 @@ def list_service(args: argparse.Namespace) -> int:
 
 
 def service_line(name: str, row: Mapping[str, Any]) -> str:
-    """`vllm   READY   http://127.0.0.1:8000   used by kimi/generate   restarted 1 time`."""
+    """`vllm   READY   http://127.0.0.1:8000   used by kimi/generate   restarted 1 time: ended by SIGKILL`."""
     used = row.get("uses")
-    parts = [name, text(row.get("state")), text(row.get("url")), text(row.get("message"))]
+    parts = [name, text(row.get("state")), text(row.get("url")), service_message(row)]
     parts.append(f"used by {', '.join(map(text, used))}" if isinstance(used, list) and used else "")
     restarts = whole(row.get("restarts"))
-    parts.append(f"restarted {restarts} time{'s' if restarts > 1 else ''}" if restarts else "")
+    parts.append(f"restarted {restarts} time{'s' if restarts > 1 else ''}: {text(row.get('why'))}" if restarts else "")
     return "   ".join(part for part in parts if part)
 
 

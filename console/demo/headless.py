@@ -136,7 +136,8 @@ async def _quiet(link: Link, collector: Collector) -> None:
         try:
             await collector.refresh()
             resting = all(
-                service.state not in {"STARTING", "READY", "STOPPING"} for service in collector.snapshot.services
+                service.state not in {"STARTING", "READY", "SILENT", "STOPPING"}
+                for service in collector.snapshot.services
             )
             if resting and not await _busy(link, collector.run):
                 return

@@ -50,6 +50,8 @@ def alerts(snapshot: Snapshot | None, refusal: Alert | None = None, broken: Link
         if service.state in {"FAILED", "LOST"}:
             reason = service.message or "no reason given"
             found.append(Alert("bad", f"service {service.name} {service.state}: {reason}"))
+        elif service.state == "SILENT":
+            found.append(Alert("warn", f"service {service.name} is {service.message}"))
     for gpu in snapshot.gpus:
         if gpu.error:
             found.append(Alert("warn", f"GPU {gpu.index}: {gpu.error}"))

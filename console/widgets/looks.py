@@ -47,6 +47,7 @@ CONDUCTING = frozenset({"running", "waiting"})
 _SERVICES = {
     "STARTING": ("○", "busy"),
     "READY": ("●", "good"),
+    "SILENT": ("!", "warn"),
     "STOPPING": ("▷", "warn"),
     "FAILED": ("✗", "bad"),
     "LOST": ("?", "bad"),

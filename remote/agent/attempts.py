@@ -8,8 +8,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipeline.rundir import Attempt, RunDir, RunError, StageDir, write_json
+from pipeline.rundir import Attempt, RunDir, RunError, StageDir, held, read_json, write_json
+
+NOT_READY = "not ready in time"
+"""Who asks for the stop of a service that doesn't answer in time: that is a failure."""
+NOT_ANSWERING = "not answering"
+"""Who asks for the kill of one that has stopped answering: a failure too, and one that it is restarted after."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,32 @@ class ServiceAttempt(Attempt):
         """It has answered; the first time counts."""
         if not self.ready:
             write_json(self.file("ready.json"), {"t": time.time(), "url": self.spec().get("url")})
+
+    @property
+    def silence(self) -> dict[str, Any] | None:
+        """Since when it has not been answering, and what it does instead: {"since", "message"}. None: it answers."""
+        return read_json(self.file("silent.json"))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its keeper has written down that this failure is left so."""
+        return (read_json(self.stage.path / "keeper.json") or {}).get("attempt") == self.number
+
+    @property
+    def hung(self) -> bool:
+        """Whether its keeper had it killed because it did not answer any longer."""
+        # a full volume leaves a request without a name, and nobody else kills a service
+        return (self.requested("kill") or {}).get("by") in (NOT_ANSWERING, "")
+
+    def settled(self) -> bool:
+        """Whether it has ended and nothing follows: it was asked to end, or a failure of it is left so."""
+        ended = self.exit()
+        if ended is None and (held(self.stage.lock_path) or self.living()):
+            return False
+        if self.stop_requested() or ((ended or {}).get("reason") in ("stopped", "killed") and not self.hung):
+            return True
+        spec = self.spec()
+        return spec.get("restart") != "on-failure" or not (self.ready or spec.get("restarts")) or self.given_up
 
 
 @dataclass(frozen=True)
@@ -53,6 +85,13 @@ class ServiceDir(StageDir):
     def latest(self) -> ServiceAttempt | None:
         found = self.attempts()
         return self.attempt(found[-1]) if found else None
+
+    def unkept(self) -> bool:
+        """Whether it needs a keeper and none is there: it was killed."""
+        if held(self.keeper_lock_path):
+            return False
+        attempt = self.latest()
+        return attempt is not None and not attempt.settled()
 
 
 def attempt_at(path: Path) -> Attempt:

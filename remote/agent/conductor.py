@@ -41,7 +41,7 @@ from remote.agent.detach import Ready, detach
 from remote.agent.errand import Errand, errand_of
 from remote.agent.holders import still_runs
 from remote.agent.route import Step, next_step
-from remote.agent.service_view import allowed_through, needed
+from remote.agent.service_view import allowed_through, needed, view
 from remote.agent.staleness import refusal
 from remote.agent.starting import adopt, start_recorder, start_stage
 from remote.agent.trouble import told
@@ -78,6 +78,7 @@ class Conductor:
         self.redone: set[str] = set()
         self.using: set[str] = set()
         self.told: dict[str, str] = {}
+        self.silent: set[str] = set()
         self._fixed_through = errand.through != run.plan().through
 
     def run(self) -> int:
@@ -213,6 +214,7 @@ class Conductor:
             restart=step.kind == "restart",
             environment=environment,
             allow=allowed_through(plan, stage),
+            needs=needed(plan, stage),
             by="conductor",
         )
         did = {"start": "started", "resume": "resumed", "restart": "restarted"}.get(step.kind, step.kind)
@@ -279,7 +281,18 @@ class Conductor:
             if did and self.told.get(name) != did:
                 self._note("service", did, stage=stage)
             self.told[name] = did
+            self._tell_silence(stage, name)
         return None
+
+    def _tell_silence(self, stage: str, name: str) -> None:
+        """Once when a service stops answering, and once when it, or what came in its place, answers again."""
+        seen = view(self.run_dir.root, name)
+        if seen.state == "SILENT" and name not in self.silent:
+            self.silent.add(name)
+            self._note("service", f"service {name} isn't answering: {seen.message}", stage=stage)
+        elif seen.state == "READY" and name in self.silent:
+            self.silent.discard(name)
+            self._note("service", f"service {name} answers again", stage=stage)
 
     def _release(self, but: tuple[str, ...]) -> None:
         """Services of the plan that `but` doesn't name; those of an earlier conductor of this run too."""

@@ -1,22 +1,25 @@
 """One keeper per service: marks it ready when it answers, stops it when it doesn't in time, restarts it when it fails.
 
-Detached, under SERVICE/keeper.lock, so that a service is kept up while no conductor lives. It owns nothing that the
-files don't say: one that was killed is started again by the conductor, and goes on from them. Imports pipeline.rundir
-and modules beside it.
+A server that answers no longer has failed too: it is killed, since one that hangs saves nothing. Detached, under
+SERVICE/keeper.lock, so that a service is kept up while no conductor lives. It owns nothing that the files don't say:
+one that was killed is started again (`remote.agent.guard`), and goes on from them. keeper.log tells what it does.
+Imports pipeline.rundir and modules beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir import Lock, RunError, held, read_json, write_json
-from remote.agent.attempts import ServiceAttempt, ServiceDir
+from pipeline.rundir import Lock, RunError, read_json, write_json
+from remote.agent.attempts import NOT_ANSWERING, NOT_READY, ServiceAttempt, ServiceDir
 from remote.agent.detach import Ready, detach
 from remote.agent.health import answers, healthy
-from remote.agent.service_view import NOT_READY, ServiceView, view
+from remote.agent.service_view import ServiceView, view
 from remote.agent.services import open_attempt, using
+from remote.agent.silence import Listener
 from remote.agent.starting import adopt, start_keeper
 
 RESTARTS = 3
@@ -37,6 +40,7 @@ class Keeper:
         self.service = ServiceDir.of(self.root, self.name)
         self._asked_at: dict[int, float] = {}
         self._failed_at: dict[int, float] = {}
+        self._listener: Listener | None = None
 
     def run(self) -> int:
         """The whole life of the keeper: as long as there is something to keep. The detached process's exit status."""
@@ -67,23 +71,23 @@ class Keeper:
 
     def _look(self) -> float | None:
         """One look at the service and what follows from it. Seconds to the next one; None: nothing is left to do."""
-        attempt, seen = self.service.latest(), view(self.root, self.name)
-        if attempt is None or seen.state in ("IDLE", "STOPPED"):
+        attempt = self.service.latest()
+        if attempt is None or attempt.settled():
             return None
+        seen = view(self.root, self.name)
         if seen.state == "STARTING":
             self._await(attempt)
             return STARTING_S
+        if seen.state in ("READY", "SILENT"):
+            self._listen(attempt)
+            return UP_S
         if seen.state == "LOST":
             try:
                 adopt(attempt, f"service {self.name}")
             except RunError:
                 pass  # it ended meanwhile, or another adopts it
             return UP_S
-        if seen.state != "FAILED":
-            return UP_S
-        if _given_up(self.service, attempt):
-            return None
-        return self._failed(attempt, seen)
+        return self._failed(attempt, seen) if seen.state == "FAILED" else UP_S
 
     def _await(self, attempt: ServiceAttempt) -> None:
         spec = attempt.spec()
@@ -93,15 +97,26 @@ class Keeper:
         # a keeper that came later gives it the whole time again
         since = self._asked_at.setdefault(attempt.number, time.monotonic())
         if time.monotonic() - since > float(spec.get("ready_timeout_s") or 600.0):
+            self._say(attempt, f"it is stopped: not ready within {spec.get('ready_timeout_s'):.0f} s")
             attempt.request("stop", NOT_READY)
 
+    def _listen(self, attempt: ServiceAttempt) -> None:
+        if self._listener is None or self._listener.attempt.number != attempt.number:
+            self._listener = Listener(attempt)
+        news = self._listener.look()
+        if news:
+            self._say(attempt, news)
+        if self._listener.hung and attempt.spec().get("restart") == "on-failure":
+            self._say(attempt, f"it is killed: not answering for {self._listener.limit_s:.0f} s")
+            attempt.request("kill", NOT_ANSWERING)
+
     def _failed(self, attempt: ServiceAttempt, seen: ServiceView) -> float | None:
-        spec, ready = attempt.spec(), read_json(attempt.file("ready.json"))
-        restarts = int(spec.get("restarts") or 0)
-        if attempt.stop_requested() or spec.get("restart") != "on-failure" or (ready is None and not restarts):
-            return None
-        ended = float((attempt.exit() or {}).get("ended") or time.time())
-        if ready is not None and ended - float(ready["t"]) > STEADY_S:
+        ready = read_json(attempt.file("ready.json"))
+        restarts = int(attempt.spec().get("restarts") or 0)
+        served = (attempt.exit() or {}).get("ended")
+        if attempt.hung:
+            served = (attempt.silence or {}).get("since") or served
+        if ready is not None and float(served or time.time()) - float(ready["t"]) > STEADY_S:
             restarts = 0
         if restarts >= RESTARTS:
             self._give_up(
@@ -139,18 +154,19 @@ class Keeper:
                 )
                 return None
             again = {**spec, "restarts": restarts, "why": seen.message[:200], "by": "its keeper"}
-            open_attempt(self.service, again)
+            fresh = open_attempt(self.service, again)
+        self._say(fresh, f"started, {restarts} of {RESTARTS}, since the attempt before failed: {seen.message}")
         return STARTING_S
 
     def _give_up(self, attempt: ServiceAttempt, message: str, remedy: str, cause: str = "") -> None:
         record: dict[str, Any] = {"attempt": attempt.number, "cause": cause, "message": message, "remedy": remedy}
         write_json(self.service.path / "keeper.json", record)
+        self._say(attempt, f"left so: {message}")
 
-
-def _given_up(service: ServiceDir, attempt: ServiceAttempt) -> dict[str, Any]:
-    """Why this attempt's failure is left so; {} when it isn't."""
-    record = read_json(service.path / "keeper.json") or {}
-    return record if record.get("attempt") == attempt.number else {}
+    def _say(self, attempt: ServiceAttempt, what: str) -> None:
+        """A line of keeper.log, which is this process's output."""
+        with contextlib.suppress(OSError):  # a full volume
+            print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} attempt {attempt.number}: {what}", flush=True)
 
 
 class AddressTaken(RunError):
@@ -166,12 +182,12 @@ def news(root: Path, name: str) -> str:
     attempt = service.latest()
     if attempt is None:
         return ""
-    end = _given_up(service, attempt)
-    if end:
+    if attempt.given_up:
+        end = read_json(service.path / "keeper.json") or {}
         if end.get("cause") == "address":
             raise AddressTaken(str(end.get("message")), str(end.get("remedy")))
         return str(end.get("message"))
-    if not held(service.keeper_lock_path):
+    if service.unkept():
         start_keeper(service.path)
     spec = attempt.spec()
     if not spec.get("restarts"):

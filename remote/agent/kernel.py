@@ -18,9 +18,9 @@ _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
 
 
-def become_subreaper() -> bool:
-    """Orphans below this process become its children instead of init's (prctl(2))."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper(whether: bool = True) -> bool:
+    """Orphans below this process become its children instead of init's, or no longer do (prctl(2))."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, int(whether))
 
 
 def die_with_parent(signal_number: int) -> bool:

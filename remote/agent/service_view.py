@@ -13,11 +13,8 @@ from typing import Any
 from pipeline.config import DeployParams, GenerateParams, Plan, ServicePlan
 from pipeline.hostpath import host_path
 from pipeline.rundir import RunDir, RunError, fingerprint, held, incarnation, read_json, valid_name
-from remote.agent.attempts import ServiceDir
+from remote.agent.attempts import NOT_READY, ServiceDir
 from remote.agent.health import HOST
-
-NOT_READY = "not ready in time"
-"""Who asks for the stop of a service that doesn't answer in time: that is a failure."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,8 @@ def allowed_through(plan: Plan, stage: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ServiceView:
-    """state: IDLE, STARTING, READY, STOPPING, STOPPED, FAILED or LOST (its supervisor is gone, it lives)."""
+    """state: IDLE, STARTING, READY, SILENT (it was ready and doesn't answer now, ``since`` in wall seconds), STOPPING,
+    STOPPED, FAILED or LOST (its supervisor is gone, it lives)."""
 
     state: str
     url: str = ""
@@ -84,10 +82,11 @@ class ServiceView:
     message: str = ""
     attempt: int | None = None
     fingerprint: str = ""
+    since: float | None = None
 
     @property
     def up(self) -> bool:
-        return self.state in ("STARTING", "READY", "LOST")
+        return self.state in ("STARTING", "READY", "SILENT", "LOST")
 
 
 def view(root: Path, name: str) -> ServiceView:
@@ -102,10 +101,17 @@ def view(root: Path, name: str) -> ServiceView:
     base = replace(base, fingerprint=str(spec.get("fingerprint") or ""))
     ended = attempt.exit()
     if ended is None and held(service.lock_path):
-        if attempt.stop_requested():
+        if attempt.stop_requested() or attempt.hung:
             return replace(base, state="STOPPING", pid=pid)
+        silence = attempt.silence if attempt.ready else None
+        if silence is not None:
+            said, since = str(silence.get("message") or ""), silence.get("since")
+            return replace(base, state="SILENT", pid=pid, message=said, since=since)
         return replace(base, state="READY" if attempt.ready else "STARTING", pid=pid)
     if ended is not None:
+        if attempt.hung and not attempt.stop_requested():
+            why = (attempt.silence or {}).get("message") or "its health path goes unanswered"
+            return replace(base, message=f"it had stopped answering: {why}")
         if (attempt.requested("stop") or {}).get("by") == NOT_READY:
             return replace(base, message=f"it was not ready within {spec.get('ready_timeout_s'):.0f} s")
         kind = "STOPPED" if ended.get("reason") in ("stopped", "killed") else "FAILED"
@@ -134,4 +140,5 @@ def users(root: Path, name: str, but: str = "") -> list[str]:
 
 def describe(seen: ServiceView) -> dict[str, Any]:
     """A service's section of a run push."""
-    return {"state": seen.state, "url": seen.url, "pid": seen.pid, "message": seen.message, "attempt": seen.attempt}
+    told = ("state", "url", "pid", "message", "attempt", "since")
+    return {name: getattr(seen, name) for name in told}

@@ -15,10 +15,10 @@ from typing import Any
 
 from pipeline.config import Plan
 from pipeline.rundir import Lock, RunDir, RunError, held, read_json, write_json
-from remote.agent.attempts import ServiceAttempt, ServiceDir
+from remote.agent.attempts import NOT_READY, ServiceAttempt, ServiceDir
 from remote.agent.health import HOST, answers, free_port, healthy
 from remote.agent.paths import CODE
-from remote.agent.service_view import NOT_READY, Definition, define, describe, users, uses, view
+from remote.agent.service_view import Definition, define, describe, users, uses, view
 from remote.agent.stagelog import last_line
 from remote.agent.starting import adopt, launch, locked, start_keeper
 
@@ -34,9 +34,27 @@ def ensure(
 ) -> str:
     """The URL of a service that is ready, started when need be; blocks for up to its ready timeout.
 
-    Raises RunError: it can't start, isn't ready in time, another run uses it with another definition, or ``cancelled``.
+    One that isn't answering is waited for, and what its keeper makes of it. Raises RunError: it can't start, isn't
+    ready in time, doesn't answer again, another run uses it with another definition, or ``cancelled``.
     """
-    root, definition = run.root, define(run, plan, name)
+    definition, said = define(run, plan, name), ""
+    while True:
+        said = _have_up(run, definition, stage, cancelled, say, said)
+        url = wait_ready(run.root, definition, cancelled)
+        if url:
+            return url
+
+
+def _have_up(
+    run: RunDir,
+    definition: Definition,
+    stage: str,
+    cancelled: Callable[[], bool],
+    say: Callable[[str], None],
+    said: str,
+) -> str:
+    """Starts it unless it is up. What was said of one that doesn't answer, which ``said`` keeps from being repeated."""
+    root, name = run.root, definition.name
     with using(root, name):
         folder = root / "services" / name / "users"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -62,7 +80,12 @@ def ensure(
         if not seen.up:
             say(f"service {name} is started")
             start(root, definition, by=f"{run.name}/{stage}")
-    return wait_ready(root, definition, cancelled)
+        elif ServiceDir.of(root, name).unkept():
+            start_keeper(ServiceDir.of(root, name).path)
+    if seen.state == "SILENT" and not said:
+        said = f"service {name} is waited for: it isn't answering ({seen.message})"
+        say(said)
+    return said
 
 
 def start(root: Path, definition: Definition, by: str) -> ServiceAttempt:
@@ -85,6 +108,7 @@ def start(root: Path, definition: Definition, by: str) -> ServiceAttempt:
             "any_port": not plan.port,
             "health": plan.health,
             "ready_timeout_s": plan.ready_timeout_s,
+            "answer_timeout_s": plan.answer_timeout_s,
             "fingerprint": definition.fingerprint,
             "restart": plan.restart,
             "restarts": 0,
@@ -118,7 +142,10 @@ def open_attempt(service: ServiceDir, spec: dict[str, Any]) -> ServiceAttempt:
 
 
 def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]) -> str:
-    """Blocks until the newest attempt answers its health path, and marks it ready. Raises RunError as `ensure` does."""
+    """Blocks until the newest attempt answers its health path, and marks it ready. Raises RunError as `ensure` does.
+
+    "" for one that was ready, stopped answering and has ended since.
+    """
     name, plan = definition.name, definition.plan
     attempt = ServiceDir.of(root, name).latest()
     assert attempt is not None
@@ -126,16 +153,25 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
     end = time.monotonic() + plan.ready_timeout_s
     while True:
         late = (attempt.requested("stop") or {}).get("by") == NOT_READY
+        silence = attempt.silence
         if not late and (attempt.exit() is not None or not held(attempt.stage.lock_path)):
+            if silence is not None and not attempt.stop_requested():
+                return ""
             said = last_line(log)
             message = str((attempt.exit() or {}).get("message") or "it ended")
             if said and said not in message:
                 message = f"{message}: {said}"
             raise RunError(f"service {name} ended before it was ready: {message}", f"look into {log}")
-        if attempt.ready or healthy(int(spec["port"]), plan.health):
+        if silence is None and (attempt.ready or healthy(int(spec["port"]), plan.health)):
             attempt.mark_ready()
             return str(spec["url"])
-        if late or time.monotonic() > end:
+        if silence is not None:
+            if plan.restart == "never" and time.time() - float(silence["since"]) > plan.answer_timeout_s:
+                raise RunError(
+                    f"service {name} isn't answering ({silence['message']}), and by its plan it is never restarted",
+                    f"look into {log}, stop the service, then start the run again",
+                )
+        elif late or time.monotonic() > end:
             attempt.request("stop", NOT_READY)
             raise RunError(
                 f"service {name} was not ready within {plan.ready_timeout_s:.0f} s; its last line: {last_line(log)!r}",
@@ -173,6 +209,8 @@ def start_alone(run: RunDir, name: str, by: str) -> bool:
     with using(root, name):
         seen = view(root, name)
         if seen.up and seen.fingerprint == definition.fingerprint:
+            if ServiceDir.of(root, name).unkept():
+                start_keeper(ServiceDir.of(root, name).path)
             return True
         if seen.up:
             raise RunError(
@@ -186,11 +224,12 @@ def start_alone(run: RunDir, name: str, by: str) -> bool:
 
 
 def told_of(root: Path, name: str) -> dict[str, Any]:
-    """What is told of a service: its view, RUN/STAGE of what uses it, and how often it was restarted in a row."""
+    """What is told of a service: its view, RUN/STAGE of what uses it, how often it was restarted in a row, and why."""
     attempt = ServiceDir.of(root, name).latest()
     spec = attempt.spec() if attempt else {}
     restarts = int(spec.get("restarts") or 0)
-    return {**describe(view(root, name)), "uses": uses(root, name), "restarts": restarts}
+    why = str(spec.get("why") or "") if restarts else ""
+    return {**describe(view(root, name)), "uses": uses(root, name), "restarts": restarts, "why": why}
 
 
 def stop(root: Path, name: str, despite: tuple[str, ...] = ()) -> str:

@@ -31,17 +31,20 @@ def start_stage(
     restart: bool = False,
     environment: Mapping[str, str] | None = None,
     allow: tuple[str, ...] = (),
+    needs: tuple[str, ...] = (),
     by: str = "",
 ) -> Attempt:
     """Opens an attempt and starts its supervisor. Raises RunError: it runs already, inputs are missing, it can't start.
 
-    ``environment`` is added to what the plan sets (the URLs of the services), ``allow`` to what it allows.
+    ``environment`` is added to what the plan sets (the URLs of the services), ``allow`` to what it allows; ``needs``
+    are the services whose keepers its supervisor looks after.
     """
     label = f"{stage.run.name}/{stage.stage}"
     with locked(stage, label) as lock:
         attempt = stage.new_attempt(restart=restart, cwd=str(CODE), by=by)
-        if environment or allow:
+        if environment or allow or needs:
             spec = attempt.spec()
+            spec["services"] = list(needs)
             spec["env"] = {**spec.get("env", {}), **(environment or {})}
             spec["env_allow"] = [*spec.get("env_allow", ()), *allow]
             write_json(attempt.file("spec.json"), spec)

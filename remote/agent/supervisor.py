@@ -20,6 +20,7 @@ from remote.agent import members
 from remote.agent.attempts import attempt_at, completed
 from remote.agent.detach import Ready, detach
 from remote.agent.environment import stage_environment
+from remote.agent.guard import Guard
 from remote.agent.holders import holders
 from remote.agent.kernel import become_subreaper
 from remote.agent.ladder import MORE_S, Ladder, StopPolicy, saving_grace
@@ -189,7 +190,7 @@ class Supervisor:
     # ------------------------------------------------------------ watch
 
     def _watch(self) -> None:
-        bound = LogBound(self.attempt.file("stage.log"))
+        bound, guard = LogBound(self.attempt.file("stage.log")), Guard(self.attempt, time.monotonic())
         next_log = 0.0
         killing_since: float | None = None
         while True:
@@ -198,6 +199,8 @@ class Supervisor:
             if now >= self._next_tick:
                 self._read_requests(now)
                 self._next_tick = now + TICK_S
+                for name in guard.look(now):
+                    self._note("keeper", f"service {name} had lost its keeper and got another")
             if now >= next_log:
                 given = bound.check()
                 if given:

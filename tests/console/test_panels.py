@@ -178,6 +178,8 @@ def test_what_a_person_must_know_is_an_alert(scenes: Any) -> None:
     assert told(disk=scenes.disk(0.3e12, 1.5e8)) == "", "a burst on an empty volume"
     assert "free, the reserve is 100 GB" in told(disk=scenes.disk(2.95e12, None))
     assert "service vllm FAILED: out of memory" in told(services=(ServiceView("vllm", "FAILED", "", "out of memory"),))
+    silent = ServiceView("vllm", "SILENT", "", "not answering since Tue 14:02:11: it answers 503")
+    assert "service vllm is not answering since Tue 14:02:11: it answers 503" in told(services=(silent,))
     lost = GpuView(5, "", None, None, None, None, None, None, "GPU is lost")
     assert "GPU 5: GPU is lost" in told(gpus=(lost,))
     assert "5.73 TB is too much" in told(budget=replace(base.budget, fits=False, text="5.73 TB is too much"))
@@ -313,10 +315,12 @@ def test_services_in_use_are_told(scenes: Any) -> None:
         ServiceView("vllm", "STARTING", "http://127.0.0.1:8000", ""),
         ServiceView("sglang", "IDLE", "", ""),
         ServiceView("a-very-long-name", "READY", "", ""),
+        ServiceView("hung", "SILENT", "", ""),
     )
-    rows = shown(target_lines(replace(scenes.before_start(), services=services), 120, 6))
+    rows = shown(target_lines(replace(scenes.before_start(), services=services), 120, 7))
     assert rows[1].split() == ["vllm", "○", "STARTING", "http://127.0.0.1:8000"]
     assert rows[2].split() == ["a-very…", "●", "READY"]
+    assert rows[3].split() == ["hung", "!", "SILENT"]
     assert not any("sglang" in row for row in rows)
 
 

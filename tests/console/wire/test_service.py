@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +25,13 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 """
 
 
-def make(container: Any, **how: dict[str, Any]) -> None:
+def make(container: Any, more: str = "", **how: dict[str, Any]) -> None:
     container.configure(**how)
     program = container.folder / "server.py"
     program.write_text(SERVER)
     text = container.path.read_text().replace("[runs.r1.generate]", '[runs.r1.generate]\nservices = ["engine"]')
     command = json.dumps([sys.executable, str(program), "{port}"])
-    container.path.write_text(f"{text}\n[services.engine]\ncommand = {command}\nport = 0\n")
+    container.path.write_text(f"{text}\n[services.engine]\ncommand = {command}\nport = 0\n{more}")
     container.eagledeck("init", "r1")
 
 
@@ -69,6 +71,24 @@ def test_one_under_a_running_stage_is_asked_about(container: Any, wait_for: Call
     assert container.state()["generate"] == "RUNNING"
     container.eagledeck("kill", "r1", "--yes")
     wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
+
+
+def test_one_that_does_not_answer_is_told_of_with_the_time(container: Any, wait_for: Callable[..., Any]) -> None:
+    make(container, "answer_timeout_s = 60\n")
+    container.eagledeck("service", "start", "r1", "engine")
+    wait_for(lambda: state(container) == "READY")
+    row = container.json("service", "r1")["services"]["engine"]
+    os.kill(row["pid"], signal.SIGSTOP)
+    wait_for(lambda: state(container) == "SILENT")
+    since = container.json("service", "r1")["services"]["engine"]["since"]
+    clock = time.strftime("%a %H:%M:%S", time.localtime(since))
+    said = f"engine   SILENT   {row['url']}   not answering since {clock}: no answer within 6 s\n"
+    assert container.eagledeck("service", "r1").stdout == said
+    assert f"service {said}" in container.eagledeck("status", "r1").stdout
+    os.kill(row["pid"], signal.SIGCONT)
+    wait_for(lambda: state(container) == "READY")
+    container.eagledeck("service", "stop", "r1", "engine")
+    wait_for(lambda: state(container) == "STOPPED")
 
 
 @pytest.mark.parametrize(("typed", "status"), [("engine", 0), ("yes", 1)])

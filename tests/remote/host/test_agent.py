@@ -260,8 +260,8 @@ def test_what_is_not_at_work_is_answered_with_a_command(host, wait_for):
     assert said("stop") == ("nothing of r1 runs", "`eagledeck start r1` starts it")
     assert said("kill", stage="generate")[1] == "`eagledeck start r1` goes from stage to stage"
     agent.ask("start", run="r1")
-    stage = run.stage("extract")
-    wait_for(lambda: status(stage).state is StageState.RUNNING and stage.latest() and stage.latest().progress())
+    extract = run.stage("extract")  # RUNNING from its lock on, a moment before it has an attempt
+    wait_for(lambda: status(extract).state is StageState.RUNNING and extract.latest() and extract.latest().progress())
     at_work = "`eagledeck stop r1` stops the run, which is at extract"
     assert said("stop", stage="train") == ("nothing of train runs: it is PENDING", at_work)
     agent.ask("stop", run="r1")
