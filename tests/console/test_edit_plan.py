@@ -67,6 +67,41 @@ async def test_the_same_value_is_no_change_and_backspace_takes_one_back(scenes: 
         assert isinstance(app.screen, EditPlan)
 
 
+async def test_a_key_is_found_by_a_part_of_it(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, _):
+        await pilot.press("e", "slash", *"batch_t")
+        text = "\n".join(scenes.screen_lines(app))
+        assert "extract.batch_tokens" in text
+        assert "train.batch_tokens" in text
+        assert "generate.max_samples" not in text
+        await pilot.press(*"zzz")
+        text = "\n".join(scenes.screen_lines(app))
+        assert "No key is like batch_tzzz." in text
+        assert "train.batch_tokens" in text
+        await pilot.press(*["backspace"] * 3, "enter", "down", "enter", *"4096", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = "\n".join(scenes.screen_lines(app))
+        assert "8,192 → 4,096" in text
+        assert "train.batch_tokens: tokens of one step" in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, EditPlan)
+        text = "\n".join(scenes.screen_lines(app))
+        assert "train.lr" in text
+        assert "8,192 → 4,096" in text
+        await pilot.press("escape")
+        assert app.screen.id == "overview"
+
+
+async def test_a_letter_that_is_typed_into_the_search_does_nothing_else(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"77", "enter", "slash", *"skj")
+        await app.workers.wait_for_complete()
+        assert isinstance(app.screen, EditPlan)
+        assert [call for call in collector.calls if call[0] == "set"] == []
+
+
 async def test_cancel_is_the_first_choice_of_the_editor(scenes: Any) -> None:
     async with scenes.console(scenes.training()) as (app, pilot, collector):
         await pilot.press("e", "enter", *"77", "enter", "tab", "enter")
