@@ -18,6 +18,7 @@ from console.screens.dialog import Dialog
 from console.screens.plan_list import PlanList
 from console.screens.plan_rows import budget_words, effect_of, moved_words, plan_rows, shown_value
 from console.snapshot import BudgetView, Snapshot
+from console.widgets.looks import active_stage
 from pipeline.config import LIVE, Plan
 from pipeline.fields import ConfigError
 
@@ -188,7 +189,7 @@ class EditPlan(Dialog[dict[str, object] | None]):
         title = f"plan of {self._snapshot.run}, revision {self._plan.revision}"
         self._dialog.border_title = title.replace("[", "\\[")
         self._dialog.border_subtitle = self._keys()
-        live = "; taken up while the stage runs" if row.key in LIVE else ""
+        live = f"; a running {row.key.partition('.')[0]} takes it up at once" if row.key in LIVE else ""
         self._doc.update(f"{row.key}: {row.doc}. Takes {row.takes}{live}.")
         self._effect.set_class(bool(self._refused), "-refused")
         self._effect.set_class(bool(self._changes) and self._does() != self._told, "-changed")
@@ -208,7 +209,11 @@ class EditPlan(Dialog[dict[str, object] | None]):
             lines.append("Seen; s saves it now.")
         if effect.live:
             lines.append(f"Taken up at once by the running stage: {', '.join(effect.live)}.")
+        lines += effect.asides()
         lines.append(f"Becomes STALE: {', '.join(effect.stale)}." if effect.stale else "No output becomes STALE.")
+        active = active_stage(self._snapshot.stages)
+        if effect.stale and active is not None:
+            lines.append(f"{active.name} goes on as it was begun; once the run rests, s asks what becomes of the rest.")
         if self._budget:
             lines.append(f"Budget: {self._budget}")
         return "\n".join(lines)

@@ -41,6 +41,24 @@ async def test_an_edit_says_what_becomes_stale(scenes: Any) -> None:
         assert [call for call in collector.calls if call[0] == "set"] == []
 
 
+async def test_an_edit_says_that_a_stage_at_work_goes_on(scenes: Any) -> None:
+    async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, _):
+        await pilot.press("e", "enter", *"12000", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = "\n".join(scenes.screen_lines(app))
+        assert "Taken up" not in text
+        assert "train goes on as it was begun; once the run rests, s asks what becomes of the rest." in text
+
+
+async def test_an_edit_says_what_goes_with_it(scenes: Any) -> None:
+    async with scenes.console(scenes.before_start()) as (app, pilot, _):
+        await pilot.press("e", "slash", *"extract.length", "enter", "enter", *"512", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "With it goes train.length = 512." in "\n".join(scenes.screen_lines(app))
+
+
 async def test_a_refused_value_stays_in_the_input(scenes: Any) -> None:
     async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, collector):
         await pilot.press("e", "enter", *"many", "enter")
