@@ -415,7 +415,9 @@ def _changed(plan: Plan, key: str, value: object) -> Plan:
         *(f"{name}.…" for name in ("verifier", "volume", *STAGES)),
         *(f"services.{n}.…" for n in plan.services),
     ]
-    near = suggest(head, ["through", "verifier", "volume", "services", *STAGES]).split("Allowed:")[0]
+    whole = [f"{name}.{key}" for name in STAGES if key in {**_fields(PARAMS[name]), **_fields(StagePlan)}]
+    near = f"did you mean {' or '.join(whole)}? " if whole else ""
+    near = near or suggest(head, ["through", "verifier", "volume", "services", *STAGES]).split("Allowed:")[0]
     raise ConfigError(f"{key} = {show(value)}: there is no such key", f"{near}Allowed: {', '.join(heads)}", key)
 
 
