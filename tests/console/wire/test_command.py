@@ -87,6 +87,9 @@ def test_a_change_of_a_stage_before_the_one_at_work_says_when_it_counts(
         "Becomes STALE: generate, extract, vocab, train.\ntrain goes on as it was begun. Once the run rests, " in said
     )
     assert "`eagledeck start r1 --rerun-stale` brings it up to date" in said
+    said = container.eagledeck("set", "r1", "generate.max_samples=100").stdout
+    assert "No longer STALE: generate, extract, vocab, train." in said
+    assert "Becomes STALE" not in said
     container.eagledeck("kill", "r1", "--yes")
     wait_for(lambda: container.state()["train"] in ("KILLED", "STOPPED"))
 
