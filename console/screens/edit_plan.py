@@ -213,7 +213,11 @@ class EditPlan(Dialog[dict[str, object] | None]):
         lines.append(f"Becomes STALE: {', '.join(effect.stale)}." if effect.stale else "No output becomes STALE.")
         active = active_stage(self._snapshot.stages)
         if effect.stale and active is not None:
-            lines.append(f"{active.name} goes on as it was begun; once the run rests, s asks what becomes of the rest.")
+            settles = set(effect.stale).issubset(self._snapshot.conductor.settles)
+            then = (
+                "the run sees to the rest itself" if settles else "once the run rests, s asks what becomes of the rest"
+            )
+            lines.append(f"{active.name} goes on as it was begun; {then}.")
         if self._budget:
             lines.append(f"Budget: {self._budget}")
         return "\n".join(lines)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from console.screens.edit_plan import EditPlan
+from console.snapshot import ConductorView
+from pipeline.config import STAGES
 from remote.errors import RemoteError
 
 
@@ -41,14 +45,22 @@ async def test_an_edit_says_what_becomes_stale(scenes: Any) -> None:
         assert [call for call in collector.calls if call[0] == "set"] == []
 
 
-async def test_an_edit_says_that_a_stage_at_work_goes_on(scenes: Any) -> None:
-    async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, _):
+@pytest.mark.parametrize(
+    ("settles", "then"),
+    [((), "once the run rests, s asks what becomes of the rest"), (STAGES, "the run sees to the rest itself")],
+)
+async def test_an_edit_says_that_a_stage_at_work_goes_on(scenes: Any, settles: Any, then: str) -> None:
+    snapshot = replace(scenes.training(), conductor=ConductorView("running", "train", settles=settles))
+    outputs = tuple(replace(stage, output=stage.output or 1) for stage in snapshot.stages[:4])
+    snapshot = replace(snapshot, stages=(*outputs, snapshot.stages[4]))
+    async with scenes.console(snapshot, size=(120, 40)) as (app, pilot, _):
         await pilot.press("e", "enter", *"12000", "enter")
         await app.workers.wait_for_complete()
         await pilot.pause()
         text = "\n".join(scenes.screen_lines(app))
         assert "Taken up" not in text
-        assert "train goes on as it was begun; once the run rests, s asks what becomes of the rest." in text
+        assert "Becomes STALE: generate, extract, vocab, train" in text
+        assert f"train goes on as it was begun; {then}." in text
 
 
 async def test_an_edit_says_what_goes_with_it(scenes: Any) -> None:
