@@ -1,7 +1,7 @@
 """The acceptance length on show and where it is from: measured by deploy, simulated by train's validation until then.
 
-A measurement stays true of the drafter that was measured. Once the plan has another one in mind it gives way to what is
-known of that, and until anything is, it says whose it is. Pure, standard library only.
+A measurement stays true of the drafter that was measured. Once there is another one, it gives way to what is known of
+that, and until anything is, it says whose it is. Pure, standard library only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ OLDER = "older drafter"
 class Acceptance:
     """`length` counts the bonus token; `rates` are shares by position.
 
-    `kind` says where they are from: measured, simulated, OLDER (measured of the one before) or STALE (measured
-    otherwise than the plan says now).
+    `kind` says where they are from: measured, simulated, OLDER (measured of the one before) or STALE (measured, but
+    the plan asks for something else now).
     """
 
     length: float | None
@@ -36,14 +36,11 @@ class Acceptance:
 
 def acceptance_of(snapshot: Snapshot) -> Acceptance | None:
     """What is known of it, or None."""
-    stages = {stage.name: stage for stage in snapshot.stages}
-    deploy, train = stages.get("deploy"), stages.get("train")
+    deploy = next((stage for stage in snapshot.stages if stage.name == "deploy"), None)
     report = deploy.report if deploy is not None else {}
     measured = report.get("acceptance_length")
     older = deploy is not None and of_older_drafter(deploy)
-    # the curves of a train that is STALE are those of the older drafter, too
-    known = snapshot.acceptance_length is not None and not (older and train is not None and train.stale)
-    if isinstance(measured, int | float) and not (older and known):
+    if isinstance(measured, int | float) and not (older and snapshot.acceptance_length is not None):
         listed = report.get("rate_by_position")
         rates = tuple(_rate(value) for value in listed) if isinstance(listed, Sequence) else ()
         kind = OLDER if older else "STALE" if deploy is not None and deploy.undecided else "measured"
@@ -54,8 +51,9 @@ def acceptance_of(snapshot: Snapshot) -> Acceptance | None:
 
 
 def of_older_drafter(deploy: StageView) -> bool:
-    """Whether what deploy has made is of another drafter than the run has, or is about to have."""
-    return deploy.stale and deploy.stale_reason.startswith("its input ")
+    """Whether what deploy has made is of another drafter than the one that train has made since, or is making."""
+    reason = deploy.stale_reason
+    return deploy.stale and reason.startswith("its input train ") and not reason.startswith("its input train is stale")
 
 
 def _rate(value: object) -> float | None:

@@ -52,7 +52,7 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     assert "This drafter is STALE: its input train is stale: train.lr is 3e-05 now, was 0.0001. It is" in fetched.stderr
     assert "`eagledeck start r1 --rerun-stale`" in fetched.stderr
     assert (home / "drafter-eagle3" / "config.json").exists()
-    assert "acceptance length 2.500 (older drafter)" in container.eagledeck("status", "r1").stdout
+    assert "acceptance length 2.500 (STALE)" in container.eagledeck("status", "r1").stdout
     assert container.json("set", "r1", "vocab.size=100")["effect"]["stale"] == ["vocab"]  # the others were already
     back = container.json("set", "r1", "train.lr=1e-4", "vocab.size=32000")["effect"]
     assert (back["stale"], back["no_longer_stale"]) == ([], ["vocab", "train", "deploy"])
@@ -90,6 +90,22 @@ def test_a_change_of_a_stage_before_the_one_at_work_says_when_it_counts(
     said = container.eagledeck("set", "r1", "generate.max_samples=100").stdout
     assert "No longer STALE: generate, extract, vocab, train." in said
     assert "Becomes STALE" not in said
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["train"] in ("KILLED", "STOPPED"))
+
+
+def test_a_measurement_is_not_taken_for_that_of_the_drafter_in_the_making(
+    container: Any, wait_for: Callable[..., Any]
+) -> None:
+    container.configure(deploy={"report": {"acceptance_length": 2.5}})
+    container.eagledeck("init", "r1")
+    container.eagledeck("start", "r1")
+    wait_for(lambda: set(container.state().values()) == {"DONE"})
+    assert "acceptance length 2.500 (measured)" in container.eagledeck("status", "r1").stdout
+    container.eagledeck("set", "r1", 'train.env.DOUBLE={"steps": 100000, "pause": 0.5}')
+    container.eagledeck("restart", "r1", "train", "--yes", "--rerun-stale")
+    wait_for(lambda: container.state()["train"] == "RUNNING")
+    assert "acceptance length 2.500 (older drafter)" in container.eagledeck("status", "r1").stdout
     container.eagledeck("kill", "r1", "--yes")
     wait_for(lambda: container.state()["train"] in ("KILLED", "STOPPED"))
 
