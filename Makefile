@@ -31,8 +31,9 @@ soak: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Eagledeck needs Python 3.11 or newer; $(PYTHON) is older. Say which to use: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv module: on Debian and Ubuntu, install the package python3-venv."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing into $(VENV), once: torch, transformers and the test tools, 1.4 GB on disk (more with CUDA); minutes on a slow link."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --no-input --no-warn-script-location --root-user-action ignore --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:

@@ -22,7 +22,7 @@ class Key:
     group: str
     help: str
     hint: str = ""
-    rank: int = 9
+    rank: int = 99
 
 
 KEYS = (
@@ -45,26 +45,27 @@ KEYS = (
     Key("run.next", "right_square_bracket", "]", "next_run", "run", "the next run of this host"),
     Key("link.retry", "R,shift+r", "R", "retry", "link", "connect now"),
     Key("link.key", "H,shift+h", "H", "host_key", "link", "the key that the connection waits for"),
-    Key("view.zoom", "z", "z", "zoom", "view", "the chart alone, and back", "zoom", 5),
-    Key("view.freeze", "space", "space", "freeze", "view", "freeze the display; data still arrives", "freeze", 7),
-    Key("chart.next", "v", "v", "next_view", "chart", "next picture: loss, accuracy, speed, …", "view", 8),
+    Key("view.zoom", "z", "z", "zoom", "view", "focused pane (or chart) alone, lines uncut", "zoom", 9),
+    Key("view.pane", "tab", "Tab", "next_pane", "view", "focus the next pane: events, log, chart"),
+    Key("view.freeze", "space", "space", "freeze", "view", "freeze the display; data still arrives", "freeze", 11),
+    Key("chart.next", "v", "v", "next_view", "chart", "next picture: loss, accuracy, speed, …", "view", 12),
     Key("chart.log", "y", "y", "log_scale", "chart", "y axis linear or logarithmic"),
     Key("chart.unit", "u", "u", "x_unit", "chart", "x axis in steps or epochs"),
     Key("chart.marks", "m", "m", "marks", "chart", "draw with braille, blocks or ASCII"),
-    Key("log.follow", "f", "f", "follow", "log", "focus the log; again: back to its end", "log", 6),
-    Key("log.bigger", "l", "l", "bigger_log", "log", "bigger log"),
-    Key("log.smaller", "L,shift+l", "L", "smaller_log", "log", "smaller log"),
-    Key("log.up", "k,up", "k ↑", "log_up", "log", "scroll up (the log stops following)"),
-    Key("log.down", "j,down", "j ↓", "log_down", "log", "scroll down"),
-    Key("log.page_up", "pageup", "PgUp", "log_page_up", "log", "a page up"),
-    Key("log.page_down", "pagedown", "PgDn", "log_page_down", "log", "a page down"),
-    Key("log.end", "G,shift+g,end", "G End", "log_end", "log", "to the end, and follow"),
+    Key("log.follow", "f", "f", "follow", "log, events", "focus the log; again: back to its end", "log", 10),
+    Key("log.bigger", "l", "l", "bigger_log", "log, events", "bigger log; the biggest cuts no line"),
+    Key("log.smaller", "L,shift+l", "L", "smaller_log", "log, events", "smaller log"),
+    Key("log.up", "k,up", "k ↑", "tail_up", "log, events", "scroll up (it stops following)"),
+    Key("log.down", "j,down", "j ↓", "tail_down", "log, events", "scroll down"),
+    Key("log.page_up", "pageup", "PgUp", "tail_page_up", "log, events", "a page up"),
+    Key("log.page_down", "pagedown", "PgDn", "tail_page_down", "log, events", "a page down"),
+    Key("log.end", "G,shift+g,end", "G End", "tail_end", "log, events", "to the end, and follow"),
     Key("help", "question_mark", "?", "help", "console", "these keys", "help", 0),
-    Key("back", "escape", "Esc", "back", "console", "leave zoom, big log, last refusal"),
+    Key("back", "escape", "Esc", "back", "console", "leave zoom, big log, focus, last refusal"),
     Key("detach", "q", "q", "detach", "console", "leave; the run keeps going on its host", "detach", 0),
 )
 
-GROUPS = ("run", "link", "view", "chart", "log", "console")
+GROUPS = ("run", "link", "view", "chart", "log, events", "console")
 
 
 def footer_keys() -> list[Key]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from console.acceptance import of_older_drafter
 from console.snapshot import BudgetView, ConductorView, DiskView, EventView, GpuView, ServiceView, StageView
 from pipeline.config import STAGES
 
@@ -165,9 +166,9 @@ def event_view(row: object) -> EventView | None:
 
 
 def acceptance_length(stages: tuple[StageView, ...], simulated: float | None) -> float | None:
-    """The length measured by deploy; until then the one that train's validation simulated."""
+    """The length measured by deploy; until the drafter as it is now is, the one that train's validation simulated."""
     for stage in stages:
-        if stage.name == "deploy":
+        if stage.name == "deploy" and not of_older_drafter(stage):
             measured = number(stage.report.get("acceptance_length"))
             return simulated if measured is None else measured
     return simulated

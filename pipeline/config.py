@@ -31,7 +31,7 @@ from pipeline.stages import STAGES
 __all__ = [
     "LIVE", "PARAMS", "SCHEMA", "STAGES", "ConfigError", "DeployParams", "ExtractParams", "GenerateParams", "Plan",
     "ServicePlan", "StageParams", "StagePlan", "TrainParams", "VerifierPlan", "VocabParams", "VolumePlan", "check",
-    "parse_size", "set_value", "set_values", "size_text",
+    "parse_size", "set_value", "set_values", "size_text", "unused_services",
 ]  # fmt: skip
 
 SCHEMA = 1
@@ -224,6 +224,8 @@ class Plan:
             stages={name: _stage(name, stages.get(name, {})) for name in STAGES},
             services={name: _service(name, value) for name, value in services.items()},
         )
+        if "length" not in _table(_table(stages.get("train", {}), "train").get("params", {}), "train"):
+            plan = _train_follows(plan)
         check(plan)
         return plan
 
@@ -281,6 +283,16 @@ def _service(name: str, raw: object) -> ServicePlan:
     return _build(ServicePlan, raw, f"services.{name}")
 
 
+def _train_follows(plan: Plan) -> Plan:
+    """train.length, where nobody has set it, is no more than what extract keeps."""
+    extract, train = plan.params("extract"), plan.params("train")
+    assert isinstance(extract, ExtractParams) and isinstance(train, TrainParams)
+    if plan.stages["extract"].from_run or train.length <= extract.length:
+        return plan
+    stage = dataclasses.replace(plan.stages["train"], params=dataclasses.replace(train, length=extract.length))
+    return dataclasses.replace(plan, stages={**plan.stages, "train": stage})
+
+
 def check(plan: Plan) -> None:
     """What no single value can break: references between parts of the plan. Raises ConfigError."""
 
@@ -320,7 +332,8 @@ def check(plan: Plan) -> None:
             "train.length",
             train.length,
             f"longer than what extract keeps (extract.length = {extract.length})",
-            f"Set train.length to at most {extract.length}, or raise extract.length",
+            f"Set train.length to at most {extract.length}, or raise extract.length. One `eagledeck set` takes both: "
+            f"extract.length={extract.length} train.length={extract.length}",
         )
     if plan.volume.capacity_bytes and plan.volume.reserve_bytes >= plan.volume.capacity_bytes:
         refuse(
@@ -341,6 +354,14 @@ def check(plan: Plan) -> None:
         ports[server.port] = name
 
 
+def unused_services(plan: Plan) -> list[str]:
+    """Services of the plan that no stage names: they are never started."""
+    generate, deploy = plan.params("generate"), plan.params("deploy")
+    assert isinstance(generate, GenerateParams) and isinstance(deploy, DeployParams)
+    named = {generate.service, deploy.engine, *(name for stage in plan.stages.values() for name in stage.services)}
+    return [name for name in plan.services if name not in named]
+
+
 def set_value(plan: Plan, key: str, value: object) -> Plan:
     """The plan with one key changed: `STAGE.PARAM`, `STAGE.gpus`, `services.NAME.port`, `through`, `verifier.path`, …
 
@@ -350,9 +371,16 @@ def set_value(plan: Plan, key: str, value: object) -> Plan:
 
 
 def set_values(plan: Plan, changes: Mapping[str, object]) -> Plan:
-    """The plan with several keys changed at once; only the result has to hold together. Raises ConfigError."""
+    """The plan with several keys changed at once; only the result has to hold together. Raises ConfigError.
+
+    A train.length that still has its default goes down with extract.length; an empty services.NAME.command takes the
+    service out.
+    """
     for key, value in changes.items():
         plan = _changed(plan, key, value)
+    length = getattr(plan.params("train"), "length")  # noqa: B009
+    if "train.length" not in changes and length == TrainParams().length:
+        plan = _train_follows(plan)
     check(plan)
     return plan
 
@@ -379,13 +407,18 @@ def _changed(plan: Plan, key: str, value: object) -> Plan:
         if name:
             item = rest[len(name) + 1 :]
             service = _replaced(plan.services.get(name, ServicePlan()), item, value, f"services.{name}")
-            return dataclasses.replace(plan, services={**plan.services, name: service})
+            found = {**plan.services, name: service}
+            if not service.command and name in plan.services:
+                del found[name]
+            return dataclasses.replace(plan, services=found)
     heads = [
         "through",
         *(f"{name}.…" for name in ("verifier", "volume", *STAGES)),
         *(f"services.{n}.…" for n in plan.services),
     ]
-    near = suggest(head, ["through", "verifier", "volume", "services", *STAGES]).split("Allowed:")[0]
+    whole = [f"{name}.{key}" for name in STAGES if key in {**_fields(PARAMS[name]), **_fields(StagePlan)}]
+    near = f"did you mean {' or '.join(whole)}? " if whole else ""
+    near = near or suggest(head, ["through", "verifier", "volume", "services", *STAGES]).split("Allowed:")[0]
     raise ConfigError(f"{key} = {show(value)}: there is no such key", f"{near}Allowed: {', '.join(heads)}", key)
 
 

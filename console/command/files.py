@@ -10,9 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from console import format as shown
+from console.command.astyped import as_typed
 from console.command.refusal import Refusal
-from console.command.session import connected, find_where, run_async
+from console.command.session import connected, find_where, run_async, run_section
 from console.command.set import change_lines, change_plan
+from console.views import stage_views
 from pipeline.config import Plan, set_values
 
 if TYPE_CHECKING:
@@ -63,11 +65,26 @@ def fetch(args: argparse.Namespace) -> int:
 
     async def work() -> list[Transferred]:
         async with connected(target.state, target.host, args.accept_host_key) as link:
+            if remote.endswith(DRAFTER) and target.run and (said := await _stale(link, target.run, args.where)):
+                print(as_typed(f"eagledeck: {said}", args), file=sys.stderr, flush=True)
             return await _fetch_all(link, remote, Path(args.local))
 
     files = run_async(work())
     _tell(args, files, _arrived(files))
     return 0
+
+
+async def _stale(link: Link, run: str, named: str) -> str:
+    """What there is to say of a drafter that isn't what the plan asks for; "" for one that is."""
+    stages = {stage.name: stage for stage in stage_views(await run_section(link, run))}
+    deploy = stages.get("deploy")
+    if deploy is None or not deploy.stale:
+        return ""
+    kept = " (kept)" if deploy.kept else ""
+    return (
+        f"This drafter is STALE{kept}: {deploy.stale_reason}. It is fetched all the same; "
+        f"`eagledeck start {named} --rerun-stale` makes one that isn't."
+    )
 
 
 def _arrived(files: list[Transferred]) -> str:

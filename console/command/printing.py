@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 from console import format as shown
+from console.acceptance import acceptance_of
 from console.curves import last_value
+from console.screens.intents import planned
 from console.snapshot import Snapshot, StageView
 
 
@@ -18,15 +20,17 @@ def status_lines(snapshot: Snapshot) -> list[str]:
         f"verifier {snapshot.verifier or shown.UNKNOWN}   through {snapshot.through or shown.UNKNOWN}   "
         f"plan {shown.full_count(snapshot.plan_revision)}"
     ]
-    lines += [f"  {stage_line(stage)}" for stage in snapshot.stages]
+    ahead = planned(snapshot)
+    lines += [f"  {stage_line(stage, stage in ahead)}" for stage in snapshot.stages]
     lines.append(
         f"samples {_samples(snapshot.samples, snapshot.samples_target)}   tokens {shown.full_count(snapshot.tokens)}"
     )
     training, validation = (last_value(snapshot.curves, f"{split}/loss") for split in ("train", "val"))
-    if training is not None or snapshot.acceptance_length is not None:
+    acceptance = acceptance_of(snapshot)
+    if training is not None or acceptance is not None:
+        known = f"{shown.number(acceptance.length)} ({acceptance.kind})" if acceptance else shown.UNKNOWN
         lines.append(
-            f"loss {shown.number(training)}, validation {shown.number(validation)}   "
-            f"acceptance length {shown.number(snapshot.acceptance_length)}"
+            f"loss {shown.number(training)}, validation {shown.number(validation)}   acceptance length {known}"
         )
     disk = snapshot.disk
     if disk is not None:
@@ -58,8 +62,10 @@ def _samples(there: int | None, target: int | None) -> str:
     return f"{shown.full_count(there)} of {shown.full_count(target)}"
 
 
-def stage_line(stage: StageView) -> str:
+def stage_line(stage: StageView, planned: bool = True) -> str:
     """`train     RUNNING      41%  1,234 of 3,000 steps  12.0 steps/s  4m10s  eta 6m02s`."""
+    if stage.state == "PENDING" and not planned:
+        return f"{stage.name:<9} not planned"
     parts = [f"{stage.name:<9} {stage.state:<11}"]
     if stage.stale:
         parts.append("STALE, kept" if stage.kept else "STALE")
@@ -84,11 +90,13 @@ def stage_line(stage: StageView) -> str:
 
 
 def status_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot without log and curves; of each curve the newest known value."""
+    """The snapshot without log and curves; each curve's newest known value, and whether each stage is planned."""
     raw = dataclasses.asdict(dataclasses.replace(snapshot, log=(), curves=(), plan=None))
     for name in ("log", "log_source", "curves"):
         del raw[name]
     raw["plan"] = snapshot.plan
+    for row, stage in zip(raw["stages"], snapshot.stages):
+        row["planned"] = stage in planned(snapshot)
     raw["metrics"] = {
         curve.name: next((value for value in reversed(curve.values) if value is not None), None)
         for curve in snapshot.curves

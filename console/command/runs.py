@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from console import format as shown
@@ -20,21 +21,37 @@ def start(args: argparse.Namespace) -> int:
     asked: dict[str, Any] = {"stale": args.stale}
     asked |= {key: value for key, value in (("from", args.first), ("through", args.through)) if value}
 
-    async def work() -> bool:
+    async def work() -> str:
         async with connected(target.state, target.host, args.accept_host_key) as link:
             if args.verifier:
                 changes = {"verifier.path": args.verifier}
-                done = await change_plan(link, target.run, changes, "start --verifier")
-                print(as_typed("\n".join(change_lines(target, args.run, changes, done)), args), flush=True)
+                changed = await change_plan(link, target.run, changes, "start --verifier")
+                print(as_typed("\n".join(change_lines(target, args.run, changes, changed)), args), flush=True)
+            section = await run_section(link, target.run)
+            through = args.through or str(section.get("through"))
+            if _finished(stage_views(section), args.first, through, args.stale):
+                what = f"every stage {f'from {args.first} ' if args.first else ''}up to {through}"
+                again = f"`eagledeck restart {args.run} STAGE` makes a stage's output anew, and what follows from it."
+                return f"Nothing to start: {what} of {target.run} on {target.host.name} is DONE. {again}"
             reply = await link.request("start", run=target.run, **asked)
-            return isinstance(reply, dict) and reply.get("already") is True
+            if isinstance(reply, dict) and reply.get("already") is True:
+                return f"{target.run} on {target.host.name} is running already."
+            looks_in = f"`eagledeck open {args.run}` looks in."
+            return f"Started {target.run} on {target.host.name}; nothing here has to stay. {looks_in}"
 
-    if run_async(work()):
-        print(f"{target.run} on {target.host.name} is running already.")
-        return 0
-    looks_in = as_typed(f"`eagledeck open {args.run}` looks in.", args)
-    print(f"Started {target.run} on {target.host.name}; nothing here has to stay. {looks_in}")
+    print(as_typed(run_async(work()), args))
     return 0
+
+
+def _finished(stages: Sequence[StageView], first: str | None, through: str, stale: str) -> bool:
+    """Whether a start would find nothing to do: all it goes over is DONE, and is what the plan asks for or kept."""
+    names = [stage.name for stage in stages]
+    if through not in names or (first or through) not in names:
+        return False
+    over = stages[names.index(first) if first else 0 : names.index(through) + 1]
+    # a rerun also takes back what was kept
+    unsettled = [stage for stage in over if stage.undecided or (stage.stale and stale == "rerun")]
+    return bool(over) and not unsettled and all(stage.state == "DONE" for stage in over)
 
 
 def stop(args: argparse.Namespace) -> int:

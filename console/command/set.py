@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from console.command.astyped import as_typed
 from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_run, run_async, run_section
-from console.screens.plan_rows import budget_words, effect_of
+from console.screens.plan_rows import Effect, budget_words, effect_of
 from console.snapshot import BudgetView
-from console.views import budget_view, stage_views
-from console.widgets.looks import ACTIVE
+from console.views import budget_view, conductor_view, stage_views
+from console.widgets.looks import ACTIVE, active_stage
 from pipeline.config import Plan
 from remote.errors import RemoteError
 
@@ -37,14 +37,17 @@ PLAN_KEYS = {
 
 @dataclass(frozen=True)
 class Change:
-    """A new revision of a plan and what came of it: stages whose outputs became STALE or are no longer, keys that the
-    running stage takes up, and the budget, None where the host said nothing about it.
+    """A new revision of a plan and what came of it: stages whose outputs became STALE or are no longer, what else the
+    change itself does, the stage at work ("" while none is), whether the run reruns or keeps by itself what is STALE,
+    and the budget, None where the host said nothing about it.
     """
 
     plan: Mapping[str, Any]
     stale: tuple[str, ...]
     cleared: tuple[str, ...]
-    live: tuple[str, ...]
+    effect: Effect
+    active: str
+    settled: bool
     budget: BudgetView | None
 
 
@@ -60,7 +63,7 @@ def set_plan(args: argparse.Namespace) -> int:
     done = run_async(work())
     if args.json:
         budget = dataclasses.asdict(done.budget) if done.budget else None
-        does = {"stale": done.stale, "no_longer_stale": done.cleared, "live": done.live, "budget": budget}
+        does = {"stale": done.stale, "no_longer_stale": done.cleared, "live": done.effect.live, "budget": budget}
         print(json.dumps({**done.plan, "effect": does}, indent=2))
     else:
         print(as_typed("\n".join(change_lines(target, args.run, changes, done)), args))
@@ -78,17 +81,21 @@ async def change_plan(link: Link, run: str, changes: Mapping[str, str], note: st
     except RemoteError as error:  # the plan is changed, whatever else can't be said
         budget = BudgetView(None, None, None, error.message)
     before = {stage.name for stage in stages if stage.undecided}
-    after = {stage.name for stage in stage_views(await run_section(link, run)) if stage.undecided}
+    section = await run_section(link, run)
+    after = {stage.name for stage in stage_views(section) if stage.undecided}
     # The host knows what each output was made with, but not yet what the stage at work will take up.
     at_work = {stage.name for stage in stages if stage.state in ACTIVE}
-    stale = (after - before - at_work) | at_work.intersection(effect.stale)
-    cleared = before - after - at_work
+    stale = {name for name in after - before if name not in at_work or name in effect.stale}
+    cleared = before - after
     names = [stage.name for stage in stages]
+    active = active_stage(stages)
     return Change(
         plan,
         tuple(name for name in names if name in stale),
         tuple(name for name in names if name in cleared),
-        effect.live,
+        effect,
+        active.name if active is not None else "",
+        bool(stale) and stale.issubset(conductor_view(section).settles),
         budget,
     )
 
@@ -105,13 +112,17 @@ def change_lines(target: Target, run: str, changes: Mapping[str, str], done: Cha
     said = ", ".join(f"{key} = {value}" for key, value in changes.items())
     lines = [f"{target.run} on {target.host.name}: {said} (plan {done.plan.get('revision', '—')})."]
     budget = done.budget
-    if done.live:
-        lines.append(f"Taken up at once by the running stage: {', '.join(done.live)}.")
+    if done.effect.live:
+        lines.append(f"Taken up at once by the running stage: {', '.join(done.effect.live)}.")
+    lines += done.effect.asides()
     if done.cleared:
         lines.append(f"No longer STALE: {', '.join(done.cleared)}.")
     if done.stale:
         lines.append(f"Becomes STALE: {', '.join(done.stale)}.")
-        lines.append(f"`eagledeck start {run} --rerun-stale` makes it anew; --keep-stale uses what is DONE as it is.")
+        goes_on = f"{done.active} goes on as it was begun. " if done.active else ""
+        rests = "Once the run rests, " if done.active else ""
+        again = f"`eagledeck start {run} --rerun-stale` brings it up to date; --keep-stale uses what is DONE as it is."
+        lines.append(goes_on + ("The run sees to them, as it was started to." if done.settled else rests + again))
     elif not done.cleared:
         lines.append("No output becomes STALE.")
     if budget is not None and budget.need_bytes is not None:

@@ -14,6 +14,7 @@ from console.command.refusal import Refusal
 from console.command.session import Target, connected, find_host, find_run, read_config, run_async
 from console.config import Config, HostConfig
 from console.snapshot import Snapshot
+from pipeline.config import STAGES
 from remote.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -86,9 +87,12 @@ def _row_lines(rows: list[dict[str, Any]], failures: list[dict[str, str]]) -> li
     for row in rows:
         stages = row.get("stages")
         stale = row.get("stale") or ()
+        through = row.get("through")
+        ahead = STAGES[STAGES.index(through) + 1 :] if through in STAGES else ()
         states = "  ".join(
             f"{name} {_state(state)}{' STALE' if name in stale else ''}"
             for name, state in (stages.items() if isinstance(stages, dict) else ())
+            if name not in ahead or _state(state) != "PENDING"
         )
         lines.append(f"{row['host']}:{row.get('name')}   {row.get('state')}   {states}".rstrip())
         message = str(row.get("message") or "").partition("\n")[0]

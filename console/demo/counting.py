@@ -9,7 +9,12 @@ from console import format as shown
 Counts = Mapping[str, float]
 
 _QUIET_AT_0 = frozenset({"rejected", "in_flight"})
-_INSIDE = {"sequences_total": "sequences", "prompt_tokens": "tokens", "output_tokens": "tokens"}
+_INSIDE = {
+    "sequences_total": "sequences",
+    "prompts_total": "prompts",
+    "prompt_tokens": "tokens",
+    "output_tokens": "tokens",
+}
 """Counts that are said with another one, where that is there."""
 _NAMES = {"accepted": "accepted drafts", "distinct": "different", "validation": "for validation"}
 
@@ -35,8 +40,8 @@ def _with_another(name: str, value: float, counts: Counts) -> bool:
 
 
 def _said(name: str, value: float, counts: Counts) -> str:
-    if name == "sequences" and counts.get("sequences_total", value) != value:
-        return f"{_value(value)} of {many(counts['sequences_total'], 'sequences')}"
+    if counts.get(f"{name}_total", value) != value:
+        return f"{_value(value)} of {many(counts[f'{name}_total'], name)}"
     if name == "tokens":
         parts = {"of prompts": counts.get("prompt_tokens"), "of answers": counts.get("output_tokens")}
         return many(value, "tokens") + _inside(f"{_value(part)} {what}" for what, part in parts.items() if part)

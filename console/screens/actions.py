@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from textual.reactive import var
 from textual.screen import Screen
 
 from console.screens import intents, restarting
@@ -29,22 +30,18 @@ class RunActions(Screen[object]):
     """The part of the overview that acts."""
 
     collector: SnapshotSource
+    clock: Callable[[], float]
     latest: Snapshot | None
-    refusal: Alert | None = None
+    refusal: var[Alert | None] = var(None, init=False)
     """The last action that failed; it stays until the next one, or Esc."""
-    doing: str = ""
+    doing: var[str] = var("", init=False)
     """The action under way, for the footer."""
     _asked_about: HostKeyQuestion | str | None = None
     _editor: EditPlan | None = None
 
-    def tick(self) -> None:
-        raise NotImplementedError
-
-    def show_alerts(self) -> None:
-        raise NotImplementedError
-
     def now_host(self, snapshot: Snapshot) -> float:
-        raise NotImplementedError
+        """Wall seconds on the host, by the skew that the link has measured (host minus this machine)."""
+        return self.clock() + (snapshot.link.skew_s or 0.0)
 
     # ------------------------------------------------------------ saying and doing
 
@@ -56,8 +53,6 @@ class RunActions(Screen[object]):
         """Run an action in a worker; `done` is said when the host has accepted it."""
         self.refusal = None
         self.doing = label
-        self.show_alerts()
-        self.tick()
         self.run_worker(self._perform(label, call, done), name=label, group="actions", exit_on_error=False)
 
     async def _perform(self, label: str, call: Callable[[], Awaitable[object]], done: str) -> None:
@@ -72,8 +67,6 @@ class RunActions(Screen[object]):
         finally:
             if self.doing == label:
                 self.doing = ""
-            self.show_alerts()
-            self.tick()
 
     def ask(self, intent: Intent | Refusal, act: Callable[[str], None], opened_by: str = "") -> None:
         """Ask, and act on an answer that is not Cancel; a refusal is said at once. `opened_by`: see Question."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from textual.geometry import Region
 
-LOG_SIZES = ("normal", "half", "full")
 NARROW = 76
 """Below this width everything stands in one column."""
 TALL = 34
@@ -29,8 +28,9 @@ class Facts:
     speed: bool = False
     roomy_log: bool = False
     """There is a log but no curve yet: the log has better use for the rows."""
-    zoom: bool = False
-    log: str = "normal"
+    alone: str = ""
+    """The panel that has the room of all of them: chart, events or log."""
+    half_log: bool = False
 
 
 def arrange(width: int, height: int, facts: Facts) -> dict[str, Region]:
@@ -53,11 +53,8 @@ def arrange(width: int, height: int, facts: Facts) -> dict[str, Region]:
     if room <= 0 or width <= 4:
         return places
     left, inner = 1, width - 2
-    if facts.log == "full":
-        places["log"] = Region(left, top, inner, room)
-        return places
-    if facts.zoom:
-        places["chart"] = Region(left, top, inner, room)
+    if facts.alone:
+        places[facts.alone] = Region(left, top, inner, room)
         return places
     log = min(room, _log_height(width, height, room, facts))
     middle = room - log - (1 if tall and log else 0)
@@ -82,7 +79,7 @@ def _band(places: dict[str, Region], name: str, y: int, size: int, width: int, h
 
 
 def _log_height(width: int, height: int, room: int, facts: Facts) -> int:
-    if facts.log == "half":
+    if facts.half_log:
         return max(2, room // 2)
     if height < 12:
         return 0

@@ -18,6 +18,7 @@ from console.screens.dialog import Dialog
 from console.screens.plan_list import PlanList
 from console.screens.plan_rows import budget_words, effect_of, moved_words, plan_rows, shown_value
 from console.snapshot import BudgetView, Snapshot
+from console.widgets.looks import active_stage
 from pipeline.config import LIVE, Plan
 from pipeline.fields import ConfigError
 
@@ -31,6 +32,7 @@ class EditPlan(Dialog[dict[str, object] | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "cancel", id="edit.cancel", show=False),
         Binding("s", "save", "save", id="edit.save", show=False),
+        Binding("slash", "find", "find a key", id="edit.find", show=False),
         Binding("backspace,delete", "undo", "take the change back", id="edit.undo", show=False),
     ]
 
@@ -48,12 +50,15 @@ class EditPlan(Dialog[dict[str, object] | None]):
         self._list = PlanList(plan_rows(self._plan))
         self._doc = Static("", markup=False, id="doc")
         self._input = Input(compact=True, id="value")
+        self._find = Input(compact=True, id="find", placeholder="part of a key, such as samples or train.l")
+        self._finding = False
         self._effect = Static("", markup=False, id="effect")
         self._save = Choice("save", "Save", letter="s")
         self._dialog = Vertical(classes="dialog edit")
 
     def compose(self) -> ComposeResult:
         with self._dialog:
+            yield self._find
             yield self._list
             yield self._doc
             yield self._input
@@ -63,7 +68,7 @@ class EditPlan(Dialog[dict[str, object] | None]):
                 yield self._save
 
     def on_mount(self) -> None:
-        self._input.display = False
+        self._input.display = self._find.display = False
         self._list.focus()
         self._tell()
 
@@ -89,7 +94,7 @@ class EditPlan(Dialog[dict[str, object] | None]):
         if plan.revision <= self._plan.revision:
             return False
         rows = plan_rows(plan)
-        words = moved_words(self._list.rows, rows)
+        words = moved_words(self._list.all_rows, rows)
         self._news = f"Revision {plan.revision} was saved elsewhere{': ' + words if words else ''}."
         self._plan = plan
         self._list.show(rows)
@@ -116,7 +121,31 @@ class EditPlan(Dialog[dict[str, object] | None]):
         self._input.action_select_all()
         self._tell()
 
+    def action_find(self) -> None:
+        if not self._input.display:
+            self._finding = self._find.display = True
+            self._find.focus()
+            self._tell()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if self._finding and event.input is self._find:
+            self._refused = "" if self._list.find(event.value) else f"No key is like {event.value}."
+            self._tell()
+
+    def _close_find(self, text: str) -> None:
+        """Back to the list, with what the text finds or, for an empty one, with all of it."""
+        self._finding = False
+        self._list.find(text)
+        self._find.value = self._list.filter
+        self._find.display = bool(self._list.filter)
+        self._refused = ""
+        self._list.focus()
+        self._tell()
+
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input is self._find:
+            self._close_find(event.value)
+            return
         row = self._list.current
         changes = {key: value for key, value in self._changes.items() if key != row.key}
         try:
@@ -160,7 +189,7 @@ class EditPlan(Dialog[dict[str, object] | None]):
         title = f"plan of {self._snapshot.run}, revision {self._plan.revision}"
         self._dialog.border_title = title.replace("[", "\\[")
         self._dialog.border_subtitle = self._keys()
-        live = "; taken up while the stage runs" if row.key in LIVE else ""
+        live = f"; a running {row.key.partition('.')[0]} takes it up at once" if row.key in LIVE else ""
         self._doc.update(f"{row.key}: {row.doc}. Takes {row.takes}{live}.")
         self._effect.set_class(bool(self._refused), "-refused")
         self._effect.set_class(bool(self._changes) and self._does() != self._told, "-changed")
@@ -180,7 +209,15 @@ class EditPlan(Dialog[dict[str, object] | None]):
             lines.append("Seen; s saves it now.")
         if effect.live:
             lines.append(f"Taken up at once by the running stage: {', '.join(effect.live)}.")
+        lines += effect.asides()
         lines.append(f"Becomes STALE: {', '.join(effect.stale)}." if effect.stale else "No output becomes STALE.")
+        active = active_stage(self._snapshot.stages)
+        if effect.stale and active is not None:
+            settles = set(effect.stale).issubset(self._snapshot.conductor.settles)
+            then = (
+                "the run sees to the rest itself" if settles else "once the run rests, s asks what becomes of the rest"
+            )
+            lines.append(f"{active.name} goes on as it was begun; {then}.")
         if self._budget:
             lines.append(f"Budget: {self._budget}")
         return "\n".join(lines)
@@ -188,9 +225,12 @@ class EditPlan(Dialog[dict[str, object] | None]):
     def _keys(self) -> str:
         if self._input.display:
             return "Enter takes the value · Esc leaves it as it was"
+        if self._finding:
+            return "Enter goes to what is found · Esc shows all"
+        leave = "Esc shows all" if self._list.filter else "Esc cancels"
         if not self._changes:
-            return "↑ ↓ · Enter edits · Esc cancels"
-        return "Enter edits · s saves · Backspace undoes · Esc cancels"
+            return f"↑ ↓ · / finds · Enter edits · {leave}"
+        return f"Enter edits · s saves · Backspace undoes · {leave}"
 
     async def _ask_budget(self) -> None:
         effect = effect_of(self._plan, self._changes, self._snapshot.stages)
@@ -234,6 +274,8 @@ class EditPlan(Dialog[dict[str, object] | None]):
         if self._input.display:
             self._refused = ""
             self._close_input()
+        elif self._find.display:
+            self._close_find("")
         else:
             self.dismiss(None)
 

@@ -69,4 +69,6 @@ class Help(Dialog[None]):
             dialog.border_title = "keys"
             dialog.border_subtitle = "↑ ↓ · Esc closes"
             yield HelpLines()
+            answers = "Underlined letters answer a dialog; the key that opened it never does, as it may be held down."
+            yield Static(answers, markup=False, classes="fact")
             yield Static("Selecting text: hold shift while dragging.", markup=False, classes="fact")

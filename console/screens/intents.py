@@ -77,7 +77,7 @@ def start(snapshot: Snapshot | None) -> Intent | Refusal:
     # with nothing to keep, all that is stale is made anew
     todo = [stage for stage in row if stage.state in STARTABLE or (begun and stage in stale)]
     if not todo and not stale:
-        return Refusal(f"Every stage up to {row[-1].name} is DONE", "e edits the plan")
+        return Refusal(f"Every stage up to {row[-1].name} is DONE", "n restarts one, e edits the plan")
     facts = [_going(snapshot, todo)] if todo else []
     done = [stage.name for stage in row if stage.state == "DONE" and not stage.undecided]
     if done:

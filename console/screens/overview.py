@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.reactive import var
 
+from console.acceptance import acceptance_of
 from console.keys import KEYS
 from console.screens import intents, restarting
 from console.screens.actions import RunActions
-from console.screens.arrangement import LOG_SIZES, Facts
+from console.screens.arrangement import Facts
 from console.screens.deck import Deck
 from console.screens.plan_summary import what_follows
 from console.screens.stage_clocks import StageClocks
 from console.snapshot import LinkView, Snapshot
-from console.widgets.acceptance import AcceptancePanel, acceptance_of
+from console.widgets.acceptance import AcceptancePanel
 from console.widgets.alerts import Alerts, alert_rows, alerts
 from console.widgets.chart.line_chart import LineChart
 from console.widgets.events import Events
@@ -30,6 +31,7 @@ from console.widgets.log import Log
 from console.widgets.looks import CURRENT, TRYING
 from console.widgets.panel import Panel
 from console.widgets.rail import Rail
+from console.widgets.tail import Tail
 from console.widgets.targets import Targets, target_rows
 from console.widgets.truth import Moment, Truth
 
@@ -135,6 +137,12 @@ class Overview(RunActions):
         stages = self._clocks.tick(snapshot.stages, snapshot.link.state in CURRENT, self.clock())
         self.rail.show(stages, snapshot.through, self.now_host(snapshot))
 
+    def watch_refusal(self) -> None:
+        self.show_alerts()
+
+    def watch_doing(self) -> None:
+        self.tick()
+
     def show_alerts(self) -> None:
         """Alerts of the snapshot on show and of the last refused action; panels make room for them."""
         found = alerts(self.snapshot, self.refusal, self._broken)
@@ -165,10 +173,6 @@ class Overview(RunActions):
         if self.snapshot is not None and not self._frozen:
             self._show_rail(self.snapshot)
 
-    def now_host(self, snapshot: Snapshot) -> float:
-        """Wall seconds on the host, by the skew that the link has measured (host minus this machine)."""
-        return self.clock() + (snapshot.link.skew_s or 0.0)
-
     def idle_keys(self) -> frozenset[str]:
         """Keys that have nothing to act on."""
         snapshot = self.latest
@@ -191,9 +195,24 @@ class Overview(RunActions):
     def _arrange(self, **changes: object) -> None:
         self._facts = replace(self._facts, **changes)  # type: ignore[arg-type]
         self.deck.facts = self._facts
+        self.events.whole, self.log_panel.whole = self._facts.alone == "events", self._facts.alone == "log"
 
     def action_zoom(self) -> None:
-        self._arrange(zoom=not self._facts.zoom, log="normal")
+        self._arrange(alone="" if self._facts.alone else self._pane)
+
+    @property
+    def _pane(self) -> str:
+        """The panel that is in focus: the chart where none of the others is."""
+        return "events" if self.focused is self.events else "log" if self.focused is self.log_panel else "chart"
+
+    def action_next_pane(self) -> None:
+        following: dict[str, Tail[Any] | None] = {"chart": self.events, "events": self.log_panel, "log": None}
+        self._focus_on(following[self._pane])
+
+    def _focus_on(self, pane: Tail[Any] | None) -> None:
+        self.set_focus(pane)
+        if self._facts.alone:
+            self._arrange(alone=self._pane)
 
     def action_freeze(self) -> None:
         self._frozen = not self._frozen
@@ -206,9 +225,8 @@ class Overview(RunActions):
     def action_back(self) -> None:
         if self.refusal is not None:
             self.refusal = None
-            self.show_alerts()
-        elif self._facts.zoom or self._facts.log != "normal":
-            self._arrange(zoom=False, log="normal")
+        elif self._facts.alone or self._facts.half_log:
+            self._arrange(alone="", half_log=False)
         else:
             self.set_focus(None)
 
@@ -231,29 +249,31 @@ class Overview(RunActions):
         if self.log_panel.has_focus:
             self.log_panel.follow()
         else:
-            self.log_panel.focus()
-
-    def _log_size(self, by: int) -> None:
-        place = LOG_SIZES.index(self._facts.log) + by
-        self._arrange(log=LOG_SIZES[min(len(LOG_SIZES) - 1, max(0, place))], zoom=False)
+            self._focus_on(self.log_panel)
 
     def action_bigger_log(self) -> None:
-        self._log_size(1)
+        small = not self._facts.half_log and self._facts.alone != "log"
+        self._arrange(alone="" if small else "log", half_log=True)
 
     def action_smaller_log(self) -> None:
-        self._log_size(-1)
+        self._arrange(alone="", half_log=self._facts.alone == "log")
 
-    def action_log_up(self) -> None:
-        self.log_panel.scroll_by(-1)
+    @property
+    def _scrolled(self) -> Tail[Any]:
+        """What the keys scroll: the log, unless the events are in focus or alone."""
+        return self.events if self.focused is self.events or self.events.whole else self.log_panel
 
-    def action_log_down(self) -> None:
-        self.log_panel.scroll_by(1)
+    def action_tail_up(self) -> None:
+        self._scrolled.scroll_by(-1)
 
-    def action_log_page_up(self) -> None:
-        self.log_panel.scroll_by(-self.log_panel.page())
+    def action_tail_down(self) -> None:
+        self._scrolled.scroll_by(1)
 
-    def action_log_page_down(self) -> None:
-        self.log_panel.scroll_by(self.log_panel.page())
+    def action_tail_page_up(self) -> None:
+        self._scrolled.scroll_by(-self._scrolled.page())
 
-    def action_log_end(self) -> None:
-        self.log_panel.follow()
+    def action_tail_page_down(self) -> None:
+        self._scrolled.scroll_by(self._scrolled.page())
+
+    def action_tail_end(self) -> None:
+        self._scrolled.follow()

@@ -19,8 +19,13 @@ _KEY = 28
 def list_lines(
     rows: Sequence[PlanRow], cursor: int, top: int, changed: Mapping[str, str], focused: bool, width: int, height: int
 ) -> list[Line]:
-    """`height` rows from `top`; `changed` holds new values by key as they are read."""
+    """`height` rows from `top`; `changed` holds new values by key as they are read.
+
+    The last column has a bar where there are more rows: how many, and which of them these are.
+    """
     out = []
+    more = len(rows) > height
+    width -= 2 if more else 0
     for index in range(top, min(len(rows), top + height)):
         row = rows[index]
         room = max(4, width - _KEY - 4)
@@ -36,7 +41,24 @@ def list_lines(
         else:
             lead: Span = ("•", "changed") if row.key in changed else (" ", "")
             out.append(fit([lead, *fit(label, _KEY + 1), *value], width))
-    return out
+    return [(*row, (" ", ""), mark) for row, mark in zip(out, _bar(len(rows), top, height))] if more else out
+
+
+def _bar(count: int, top: int, height: int) -> list[Span]:
+    """A bar's cells: `┃` where the rows on show lie among all of them. Its ends say that none is left there."""
+    size = max(1, height * height // count)
+    hidden = count - height
+    place = (
+        0 if top <= 0 else height - size if top >= hidden else 1 + (height - size - 2) * (top - 1) // max(1, hidden - 1)
+    )
+    return [("┃", "label") if place <= row < place + size else ("│", "track") for row in range(height)]
+
+
+def matching(rows: Sequence[PlanRow], text: str) -> list[PlanRow]:
+    """The rows whose keys hold every word of the text; without one, those that have them in their meaning."""
+    words = text.lower().split()
+    named = [row for row in rows if all(word in row.key.lower() for word in words)]
+    return named or [row for row in rows if all(word in f"{row.key} {row.doc}".lower() for word in words)]
 
 
 class PlanList(Panel):
@@ -65,7 +87,8 @@ class PlanList(Panel):
 
     def __init__(self, rows: Sequence[PlanRow]) -> None:
         super().__init__(id="plan-list")
-        self.rows = rows
+        self.all_rows = self.rows = rows
+        self.filter = ""
         self.cursor = next((index for index, row in enumerate(rows) if row.key == FIRST), 0)
         self._changed: dict[str, str] = {}
         self._top = 0
@@ -76,10 +99,19 @@ class PlanList(Panel):
 
     def show(self, rows: Sequence[PlanRow]) -> None:
         """Other rows; the cursor stays on its parameter, if that is still there."""
-        key = self.current.key
-        self.rows = rows
-        self.cursor = next((index for index, row in enumerate(rows) if row.key == key), 0)
+        self.all_rows = rows
+        if not self.find(self.filter):
+            self.find("")
+
+    def find(self, text: str) -> bool:
+        """Only the rows that the text names, all of them for an empty one; False where it names none: then none go."""
+        found = matching(self.all_rows, text)
+        if not found:
+            return False
+        key, self.filter, self.rows = self.current.key, text, found
+        self.cursor = next((index for index, row in enumerate(found) if row.key == key), 0)
         self.redraw()
+        return True
 
     def mark(self, changed: dict[str, str]) -> None:
         self._changed = changed

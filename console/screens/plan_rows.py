@@ -14,7 +14,7 @@ from typing import Any
 from console.format import full_count, known
 from console.snapshot import StageView
 from console.widgets.looks import ACTIVE
-from pipeline.config import LIVE, STAGES, Plan, set_values
+from pipeline.config import LIVE, STAGES, Plan, set_values, unused_services
 from pipeline.fields import expected, size_text
 from pipeline.rundir.lineage import fingerprint_params, inputs_needed, shaping_params, targets
 
@@ -80,11 +80,24 @@ def _shown(kind: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a change does: the new plan, stages whose outputs become STALE, keys that a running stage takes up."""
+    """What a change does: the new plan, stages whose outputs become STALE, keys that a running stage takes up.
+
+    `follows` are other keys that change with it (`train.length = 512`), `unused` services that no stage names any more.
+    """
 
     plan: Mapping[str, object]
     stale: tuple[str, ...]
     live: tuple[str, ...]
+    follows: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def asides(self) -> list[str]:
+        """What a change does beside what was asked for, a line each."""
+        lines = [f"With it goes {', '.join(self.follows)}."] if self.follows else []
+        for name in self.unused:
+            stays = f"No stage uses service {name} any more. It stays in the plan, and is not started"
+            lines.append(f"{stays}; an empty services.{name}.command takes it out.")
+        return lines
 
 
 def _goes_on(plan: Plan, new: Plan, view: StageView | None) -> bool:
@@ -100,7 +113,8 @@ def effect_of(plan: Plan, changes: Mapping[str, object], stages: Sequence[StageV
     new = set_values(plan, changes)
     views = {stage.name: stage for stage in stages}
     running = {stage.name for stage in stages if stage.state in ACTIVE}
-    live = tuple(key for key in changes if key in LIVE and key.partition(".")[0] in running)
+    at_work = {stage.name for stage in stages if stage.state == "RUNNING"}
+    live = tuple(key for key in changes if key in LIVE and key.partition(".")[0] in at_work)
     moved: set[str] = set()
     for name in STAGES:
         own = fingerprint_params(plan, name) != fingerprint_params(new, name)
@@ -112,7 +126,16 @@ def effect_of(plan: Plan, changes: Mapping[str, object], stages: Sequence[StageV
         if own or lender or any(source in moved for source in inputs_needed(new, name)):
             moved.add(name)
     has_output = {name for name, view in views.items() if view.output is not None}
-    return Effect(new.to_json(), tuple(name for name in STAGES if name in moved & has_output), live)
+    old = {row.key: row.raw for row in plan_rows(plan)}
+    follows = (row for row in plan_rows(new) if row.key not in changes and old.get(row.key, row.raw) != row.raw)
+    before = unused_services(plan)
+    return Effect(
+        new.to_json(),
+        tuple(name for name in STAGES if name in moved & has_output),
+        live,
+        tuple(f"{row.key} = {row.raw}" for row in follows),
+        tuple(name for name in unused_services(new) if name in plan.services and name not in before),
+    )
 
 
 def _only_live(stage: str, changes: Mapping[str, object]) -> bool:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from console.snapshot import EventView
-from console.widgets.ink import Line, Span, fit, heading, pad, width_of
-from console.widgets.panel import Panel
+from console.widgets.ink import Line, Span, fit, fold, heading, pad, width_of
+from console.widgets.tail import Tail, held_info, last_rows
 
 _KINDS = {
     "checkpoint": ("◆", "good"),
@@ -24,7 +24,7 @@ _READ_ON = 4
 """From this many rows on, one that is too long may have a second row at the cost of the oldest one."""
 
 
-def event_lines(events: Sequence[EventView], now: float, width: int, height: int) -> list[Line]:
+def event_lines(events: Sequence[EventView], now: float, width: int, height: int, focused: bool = False) -> list[Line]:
     """A heading, then the newest events that fit, newest last; in rows left over they are told to their end."""
     room = max(0, height - 1)
     shown = events[-room:] if room else ()
@@ -39,11 +39,11 @@ def event_lines(events: Sequence[EventView], now: float, width: int, height: int
     info: list[Span] = [] if len(shown) == len(events) else [(f"last {len(shown)} of {len(events)}", "label")]
     if not events:
         info = [("none yet", "dim")]
-    return [heading("events", info, width), *rows]
+    return [heading("events", info, width, focused=focused), *rows]
 
 
-def event_rows(event: EventView, now: float, width: int, most: int) -> list[Line]:
-    """`14:02 ◆ train checkpoint 8000 saved` in at most `most` rows; another day shows its date: `11-29`."""
+def event_rows(event: EventView, now: float, width: int, most: int | None = None) -> list[Line]:
+    """`14:02 ◆ train checkpoint 8000 saved`, in at most `most` rows; another day shows its date: `11-29`."""
     glyph, role = _KINDS.get(event.kind, ("·", "dim"))
     spans: list[Span] = [(clock_text(event.t, now), "faint"), (f" {glyph} ", role)]
     message = event.message or event.kind
@@ -56,9 +56,12 @@ def event_rows(event: EventView, now: float, width: int, most: int) -> list[Line
         message = message.removeprefix(f"{event.kind} ").removeprefix("at ")
     look = role if role in {"bad", "warn"} else "value"
     indent = width_of(spans)
-    texts = textwrap.wrap(message, max(1, width - indent), max_lines=most, placeholder="…") or [""]
-    if most == 1:
+    if most is None:
+        texts = fold(message, width - indent)
+    elif most == 1:
         texts = [message]  # which is cut at the last cell instead of the last word
+    else:
+        texts = textwrap.wrap(message, max(1, width - indent), max_lines=most, placeholder="…") or [""]
     head = fit([*spans, (texts[0], look)], width)
     return [head, *(fit([(" " * indent, ""), (text, look)], width) for text in texts[1:])]
 
@@ -72,19 +75,23 @@ def clock_text(t: float, now: float) -> str:
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%m-%d", then)
 
 
-class Events(Panel):
-    """Shows event_lines."""
+class Events(Tail[EventView]):
+    """Shows event_lines; alone or scrolled, every event to its end."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._events: tuple[EventView, ...] = ()
         self._now = 0.0
 
     def show(self, events: tuple[EventView, ...], now: float) -> None:
         self._now = now
-        if events != self._events:
-            self._events = events
-            self.redraw()
+        self.take(events)
+
+    def rows(self, entry: EventView, width: int) -> list[Line]:
+        return event_rows(entry, self._now, width)
 
     def lines(self, width: int, height: int) -> list[Line]:
-        return event_lines(self._events, self._now, width, height)
+        if self.following and not self.whole:
+            return event_lines(self.entries, self._now, width, height, self.has_focus)
+        info: list[Span] = [(f"all {len(self.entries)}", "label"), ("  ", ""), held_info(self._above, self.following)]
+        rows = last_rows(self.entries, lambda event: self.rows(event, width), self._above, max(0, height - 1))
+        return [heading("events", info, width, focused=self.has_focus), *rows]

@@ -1,4 +1,4 @@
-"""The last line: the keys that matter now; those that have nothing to act on are faint, and the first to go."""
+"""The last line: the keys that matter now. Idle ones are faint; in a narrow terminal those that only look go first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from console.widgets.ink import Line, Part, fit, join
 from console.widgets.panel import Panel
 
 _IDLE = 4
-"""Added to the rank of an idle key, so that in a narrow terminal the keys that act stay; some of the idle ones, too."""
+"""Added to the rank of an idle key: of those that do something, the ones that can now stay longest."""
 
 
 def footer_line(idle: Set[str], doing: str, width: int) -> Line:

@@ -46,6 +46,26 @@ def clip_middle(text: str, width: int) -> str:
     return set_cell_size(text, width - 1 - cell_len(end)).rstrip() + ELLIPSIS + end
 
 
+def fold(text: str, width: int, indent: int = 0) -> list[str]:
+    """All of the text, in rows of at most `width` cells; those after the first have `indent` cells less.
+
+    Rows end at a blank where one of its second half has one.
+    """
+    rows: list[str] = []
+    room = max(2, width)
+    while cell_len(text) > room:
+        row = text[:room]
+        while cell_len(row) > room:
+            row = row[:-1]
+        blank = row.rfind(" ") + 1
+        if blank > len(row) // 2 and not text[len(row)].isspace():
+            row = row[:blank]
+        rows.append(row.rstrip())
+        text = text[len(row) :].lstrip()
+        room = max(2, width - indent)
+    return [*rows, text]
+
+
 def pad(text: str, width: int) -> str:
     """The text in exactly `width` cells, left-aligned."""
     text = clip(text, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
@@ -38,9 +39,9 @@ class Panel(Widget):
         self._drawn_size: tuple[int, int] = (0, 0)
         self._stale = False
 
+    @abstractmethod
     def lines(self, width: int, height: int) -> Sequence[Line]:
         """The content for this size; missing rows are blank, surplus rows are not shown."""
-        raise NotImplementedError
 
     @property
     def stale(self) -> bool:

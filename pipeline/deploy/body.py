@@ -51,6 +51,12 @@ class _Deployment:
         self.verifier = str(host_path(stage.plan.verifier.path, stage.run.path))
         self.questions = questions_of(params, stage.inputs, stage.run.path)
         self.done = 0
+        if len(self.questions) < params.samples:
+            where = (
+                "the file of deploy.prompts has no more" if params.prompts else "no more were held out from training"
+            )
+            said = f"{len(self.questions)} prompts are measured, not {params.samples} (deploy.samples): {where}"
+            stage.event("warning", said)
         self.takes_k = True
         if params.engine != "bundled":
             service = stage.plan.services[params.engine]
@@ -81,6 +87,7 @@ class _Deployment:
         speed = {PLAIN: round(plain.tokens_per_s, 2), DRAFTED: round(drafted.tokens_per_s, 2)}
         counts: dict[str, float] = {
             "prompts": len(self.questions),
+            "prompts_total": self.params.samples,
             "tokens": sum(len(answer.output_ids) for answer in drafted.answers),
         }
         if found.verifications is not None and found.accepted is not None:

@@ -144,7 +144,9 @@ class Operations:
             except RunError as error:
                 found.append({"name": name, "state": "UNREADABLE", "message": str(error), "stages": {}})
                 continue
-            unsettled = [state for state in states.values() if state != "DONE"]
+            through = run.plan().through
+            planned = STAGES[: STAGES.index(through) + 1]
+            unsettled = [one for name, one in states.items() if one != "DONE" and (one != "PENDING" or name in planned)]
             conductor = conductor_view(run)
             busy = conductor["state"] in ("running", "waiting")
             stale = [name for name, one in seen.items() if one.undecided]
@@ -161,6 +163,7 @@ class Operations:
                     "state": state,
                     "message": conductor["message"],
                     "stages": states,
+                    "through": through,
                     "stale": stale,
                     "created": run.identity().get("created"),
                 }

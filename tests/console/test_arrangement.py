@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from console.screens.arrangement import LOG_SIZES, Facts, arrange
+from console.screens.arrangement import Facts, arrange
 
 facts = st.builds(
     Facts,
@@ -19,13 +19,13 @@ facts = st.builds(
     acceptance=st.booleans(),
     speed=st.booleans(),
     roomy_log=st.booleans(),
-    zoom=st.booleans(),
-    log=st.sampled_from(LOG_SIZES),
+    alone=st.sampled_from(("", "chart", "events", "log")),
+    half_log=st.booleans(),
 )
 
 
-@example(76, 3, Facts(log="half"))
-@example(5, 3, Facts(log="half"))
+@example(76, 3, Facts(half_log=True))
+@example(5, 3, Facts(half_log=True))
 @given(st.integers(1, 260), st.integers(1, 90), facts)
 def test_panels_lie_inside_and_apart(width: int, height: int, known: Facts) -> None:
     places = arrange(width, height, known)
@@ -70,11 +70,15 @@ def test_eight_gpus_and_events_fit_at_80x24() -> None:
     }
 
 
-def test_zoom_and_a_full_log_take_the_body() -> None:
-    assert set(arrange(80, 24, Facts(zoom=True))) == {"truth", "rail", "chart", "footer"}
-    assert arrange(80, 24, Facts(zoom=True))["chart"].height == 20
-    assert set(arrange(80, 24, Facts(log="full"))) == {"truth", "rail", "log", "footer"}
-    assert arrange(80, 24, Facts(log="half"))["log"].height == 10
+@pytest.mark.parametrize("name", ["chart", "events", "log"])
+def test_a_panel_alone_takes_the_body(name: str) -> None:
+    places = arrange(80, 24, Facts(alone=name, half_log=True))
+    assert set(places) == {"truth", "rail", name, "footer"}
+    assert places[name].height == 20
+
+
+def test_a_half_log_takes_half_of_the_body() -> None:
+    assert arrange(80, 24, Facts(half_log=True))["log"].height == 10
 
 
 def test_a_log_without_a_curve_gets_the_rows() -> None:

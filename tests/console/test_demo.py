@@ -149,6 +149,8 @@ def test_the_final_table_says_what_was_measured(outcome: Outcome) -> None:
             "720 sequences, 67,235 tokens, 1 shard, 104 MB",
         ),
         ({"sequences": 700, "sequences_total": 720, "shards": 2}, "700 of 720 sequences, 2 shards"),
+        ({"prompts": 36, "prompts_total": 64, "tokens": 900}, "36 of 64 prompts, 900 tokens"),
+        ({"prompts": 64, "prompts_total": 64}, "64 prompts"),
         (
             {"size": 2048, "coverage": 1.0, "tokens": 44828, "distinct": 899},
             "draft vocabulary of 2,048 tokens, coverage 100% of 44,828 generated tokens, 899 different",

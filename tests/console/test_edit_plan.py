@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from console.screens.edit_plan import EditPlan
+from console.snapshot import ConductorView
+from pipeline.config import STAGES
 from remote.errors import RemoteError
 
 
@@ -41,6 +45,32 @@ async def test_an_edit_says_what_becomes_stale(scenes: Any) -> None:
         assert [call for call in collector.calls if call[0] == "set"] == []
 
 
+@pytest.mark.parametrize(
+    ("settles", "then"),
+    [((), "once the run rests, s asks what becomes of the rest"), (STAGES, "the run sees to the rest itself")],
+)
+async def test_an_edit_says_that_a_stage_at_work_goes_on(scenes: Any, settles: Any, then: str) -> None:
+    snapshot = replace(scenes.training(), conductor=ConductorView("running", "train", settles=settles))
+    outputs = tuple(replace(stage, output=stage.output or 1) for stage in snapshot.stages[:4])
+    snapshot = replace(snapshot, stages=(*outputs, snapshot.stages[4]))
+    async with scenes.console(snapshot, size=(120, 40)) as (app, pilot, _):
+        await pilot.press("e", "enter", *"12000", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = "\n".join(scenes.screen_lines(app))
+        assert "Taken up" not in text
+        assert "Becomes STALE: generate, extract, vocab, train" in text
+        assert f"train goes on as it was begun; {then}." in text
+
+
+async def test_an_edit_says_what_goes_with_it(scenes: Any) -> None:
+    async with scenes.console(scenes.before_start()) as (app, pilot, _):
+        await pilot.press("e", "slash", *"extract.length", "enter", "enter", *"512", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "With it goes train.length = 512." in "\n".join(scenes.screen_lines(app))
+
+
 async def test_a_refused_value_stays_in_the_input(scenes: Any) -> None:
     async with scenes.console(scenes.training(), size=(120, 40)) as (app, pilot, collector):
         await pilot.press("e", "enter", *"many", "enter")
@@ -65,6 +95,41 @@ async def test_the_same_value_is_no_change_and_backspace_takes_one_back(scenes: 
         assert "Nothing is changed yet" in "\n".join(scenes.screen_lines(app))
         await pilot.press("s")
         assert isinstance(app.screen, EditPlan)
+
+
+async def test_a_key_is_found_by_a_part_of_it(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, _):
+        await pilot.press("e", "slash", *"batch_t")
+        text = "\n".join(scenes.screen_lines(app))
+        assert "extract.batch_tokens" in text
+        assert "train.batch_tokens" in text
+        assert "generate.max_samples" not in text
+        await pilot.press(*"zzz")
+        text = "\n".join(scenes.screen_lines(app))
+        assert "No key is like batch_tzzz." in text
+        assert "train.batch_tokens" in text
+        await pilot.press(*["backspace"] * 3, "enter", "down", "enter", *"4096", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = "\n".join(scenes.screen_lines(app))
+        assert "8,192 → 4,096" in text
+        assert "train.batch_tokens: tokens of one step" in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, EditPlan)
+        text = "\n".join(scenes.screen_lines(app))
+        assert "train.lr" in text
+        assert "8,192 → 4,096" in text
+        await pilot.press("escape")
+        assert app.screen.id == "overview"
+
+
+async def test_a_letter_that_is_typed_into_the_search_does_nothing_else(scenes: Any) -> None:
+    async with scenes.console(scenes.training()) as (app, pilot, collector):
+        await pilot.press("e", "enter", *"77", "enter", "slash", *"skj")
+        await app.workers.wait_for_complete()
+        assert isinstance(app.screen, EditPlan)
+        assert [call for call in collector.calls if call[0] == "set"] == []
 
 
 async def test_cancel_is_the_first_choice_of_the_editor(scenes: Any) -> None:

@@ -76,7 +76,9 @@ def test_start_says_beforehand_that_it_will_not_fit(scenes: Any) -> None:
 
 def test_start_has_nothing_to_do_while_running_or_when_done(scenes: Any) -> None:
     assert refusal(intents.start(scenes.training())) == "train is already RUNNING / x stops it"
-    assert refusal(intents.start(scenes.done())) == "Every stage up to deploy is DONE / e edits the plan"
+    assert (
+        refusal(intents.start(scenes.done())) == "Every stage up to deploy is DONE / n restarts one, e edits the plan"
+    )
 
 
 def test_stop_tells_the_ladder(scenes: Any) -> None:

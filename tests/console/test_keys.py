@@ -395,6 +395,52 @@ async def test_zoom_and_log_sizes(scenes: Any) -> None:
         assert log.size.height == small
 
 
+LONG = "the answer of row 1733 holds no </think>, " * 9 + "THE END"
+
+
+@pytest.mark.parametrize("size", [(70, 20), (80, 24), (120, 40)])
+@pytest.mark.parametrize("keys", [("f", "z"), ("l", "l"), ("tab", "tab", "z"), ("z", "f")])
+async def test_a_long_line_of_the_log_can_be_read_to_its_end(scenes: Any, keys: Any, size: Any) -> None:
+    snapshot = replace(scenes.training(), log=(*(f"line {n}" for n in range(30)), LONG, "the last line"))
+    async with scenes.console(snapshot, size=size) as (app, pilot, _):
+        assert "THE END" not in "\n".join(scenes.screen_lines(app))
+        await pilot.press(*keys)
+        lines = scenes.screen_lines(app)
+        first = next(number for number, line in enumerate(lines) if "row 1733" in line)
+        assert " ".join(lines[first:-2]).split() == LONG.split()
+        assert lines[-2].strip() == "the last line"
+        await pilot.press("escape")
+        assert "THE END" not in "\n".join(scenes.screen_lines(app))
+
+
+@pytest.mark.parametrize("size", [(70, 20), (80, 24), (120, 40)])
+@pytest.mark.parametrize("keys", [("tab", "z"), ("z", "tab")])
+async def test_all_events_can_be_read_to_their_ends(scenes: Any, keys: Any, size: Any) -> None:
+    from console.snapshot import EventView
+
+    events = tuple(EventView(scenes.NOW, "train", "warning", f"event {n}: {LONG}") for n in range(30))
+    async with scenes.console(replace(scenes.training(), events=events), size=size) as (app, pilot, _):
+        await pilot.press(*keys)
+        text = " ".join(" ".join(scenes.screen_lines(app)).split())
+        assert f"event 29: {LONG}" in text
+        assert "event 2:" not in text
+        await pilot.press(*["pageup"] * 30)
+        text = " ".join(" ".join(scenes.screen_lines(app)).split())
+        assert f"event 0: {LONG}" in text
+        await pilot.press("escape", "escape")
+        assert app.focused is None
+
+
+async def test_what_is_held_stays_on_show_when_it_unfolds(scenes: Any) -> None:
+    lines = tuple(f"line {number}" + " word" * (number % 40) for number in range(90))
+    async with scenes.console(replace(scenes.training(), log=lines)) as (app, pilot, _):
+        await pilot.press("f", *["up"] * 30, "z")
+        assert scenes.screen_lines(app)[-2].split()[-1] == "word"
+        assert any(line.strip().startswith("line 59 word") for line in scenes.screen_lines(app))
+        await pilot.press("z")
+        assert scenes.screen_lines(app)[-2].strip().startswith("line 59 word")
+
+
 async def test_chart_toggles(scenes: Any) -> None:
     async with scenes.console(scenes.training()) as (app, pilot, _):
 

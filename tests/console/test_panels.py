@@ -7,16 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
-from console.command.printing import stage_line, status_lines
+from console.acceptance import OLDER, acceptance_of, simulated_rates
+from console.command.printing import stage_line, status_json, status_lines
 from console.snapshot import ConductorView, Curve, EventView, GpuView, ServiceView
-from console.widgets.acceptance import acceptance_lines, acceptance_of, simulated_rates
+from console.views import acceptance_length
+from console.widgets.acceptance import acceptance_lines
 from console.widgets.alerts import Alert, alert_lines, alert_rows, alerts
 from console.widgets.chart.views import views_of
 from console.widgets.events import event_lines
 from console.widgets.footer import footer_line
 from console.widgets.gpus import gpu_lines, gpu_summary
-from console.widgets.ink import Line, text_of, width_of
+from console.widgets.ink import Line, fold, text_of, width_of
 from console.widgets.log import line_role, log_lines
 from console.widgets.palette import roles
 from console.widgets.rail import rail_lines
@@ -413,6 +416,48 @@ def test_acceptance_is_simulated_until_it_is_measured(scenes: Any) -> None:
     assert shown(acceptance_lines(measured, 27, 5))[4] == "119 tok/s, ×1.94 plain"
 
 
+def test_a_measurement_says_when_it_is_of_another_drafter(scenes: Any) -> None:
+    snapshot = scenes.done()
+    report = snapshot.stages[4].report
+
+    def remade(reason: str, train: str, **known: Any) -> Any:
+        deploy = scenes.stage("deploy", "DONE", stale=True, stale_reason=reason, report=report)
+        stages = scenes.stages(deploy=deploy, train=scenes.stage("train", train))
+        curves = scenes.curves() if known.get("simulated") else ()
+        length = acceptance_length(stages, known.get("simulated"))
+        return replace(snapshot, stages=stages, curves=curves, acceptance_length=length)
+
+    training = remade("its input train is being continued", "RUNNING")
+    found = acceptance_of(training)
+    assert found is not None
+    assert (found.length, found.kind) == (2.47, OLDER)
+    assert shown(acceptance_lines(found, 44, 5))[0].startswith("acceptance  2.47 older drafter ─")
+    assert shown(acceptance_lines(found, 27, 2))[0].startswith("acceptance  2.47 older one")
+    assert any(line.endswith("acceptance length 2.470 (older drafter)") for line in status_lines(training))
+    assert status_json(training)["acceptance_length"] is None
+
+    validated = acceptance_of(remade("its input train is being continued", "RUNNING", simulated=1.5))
+    assert validated is not None
+    assert (validated.length, validated.kind, validated.speed) == (1.5, "simulated", None)
+
+    for reason in ("its input train is stale: vocab.size is 9 now, was 8", "deploy.k is 4 now, was 3"):
+        otherwise = acceptance_of(remade(reason, "DONE", simulated=1.5))
+        assert otherwise is not None
+        assert (otherwise.length, otherwise.kind) == (2.47, "STALE")
+
+
+def test_status_names_stages_beyond_the_plan(scenes: Any) -> None:
+    snapshot = replace(scenes.generating(), through="vocab")
+    lines = status_lines(snapshot)
+    assert [line.split(maxsplit=1)[1] for line in lines[3:6]] == ["PENDING", "not planned", "not planned"]
+    stages = status_json(snapshot)["stages"]
+    assert [(row["state"], row["planned"]) for row in stages[2:]] == [
+        ("PENDING", True), ("PENDING", False), ("PENDING", False)
+    ]  # fmt: skip
+    made = replace(scenes.done(), through="vocab")
+    assert status_lines(made)[4].split()[:2] == ["train", "DONE"]
+
+
 def test_status_tells_the_last_losses_though_training_ended_with_a_validation(scenes: Any) -> None:
     snapshot = scenes.training()
     curves = (
@@ -482,6 +527,15 @@ def test_the_log_shows_its_end_or_what_it_is_held_at() -> None:
     assert held[1:] == ["line 2", "line 3", "line 4"]
 
 
+def test_a_folded_line_is_all_there() -> None:
+    text = "  File /a/long/path.py, 漢字漢字漢字漢字漢字漢字漢字 in " + "x" * 50 + " end"
+    rows = fold(text, 20, indent=2)
+    assert "".join("".join(rows).split()) == "".join(text.split())
+    assert all(cell_len(row) <= (20 if row is rows[0] else 18) for row in rows)
+    assert fold("short", 20) == ["short"]
+    assert len(fold("漢字" * 3, 1)) == 6
+
+
 @pytest.mark.parametrize(
     ("text", "role"),
     [
@@ -514,12 +568,19 @@ def test_the_footer_keeps_help_and_detach(width: int) -> None:
 
 
 def test_a_narrow_footer_keeps_the_keys_that_act() -> None:
-    resting = text_of(footer_line(frozenset({"run.stop", "run.kill", "chart.next"}), "", 80))
+    resting = text_of(footer_line(frozenset({"run.stop", "run.kill", "chart.next"}), "start", 80))
     assert "n restart" in resting
     assert "K kill" not in resting
-    at_work = text_of(footer_line(frozenset({"run.start", "run.resume", "run.restart"}), "", 80))
+    at_work = text_of(footer_line(frozenset({"run.start", "run.resume", "run.restart"}), "stop train", 80))
     assert "n restart" not in at_work
     assert "K kill" in at_work
+
+
+@pytest.mark.parametrize("idle", [(), ("run.start", "run.resume", "run.restart"), ("run.stop", "run.kill")])
+def test_80_columns_hold_every_key_that_does_something_to_the_run(idle: Any) -> None:
+    line = text_of(footer_line(frozenset(idle), "", 80)).split("  ")
+    wanted = ["s start", "x stop", "r resume", "n restart", "K kill", "e edit", "z zoom", "? help", "q detach"]
+    assert [part.strip() for part in line if part.strip()] == wanted
 
 
 def test_idle_keys_are_faint() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from console.screens.plan_list import list_lines
+from console.screens.plan_list import list_lines, matching
 from console.screens.plan_rows import FIRST, budget_words, effect_of, plan_rows
 from console.widgets.ink import text_of, width_of
 from pipeline.config import STAGES, Plan, ServicePlan, set_value
@@ -41,6 +41,32 @@ def test_values_read_well() -> None:
     assert shown["generate.prompts"] == "—"
     assert shown["train.gpus"] == "all"
     assert shown["verifier.reasoning"] == "found out"
+
+
+def test_a_bar_says_how_much_of_the_list_is_on_show_and_where() -> None:
+    rows = plan_rows(PLAN)
+
+    def bar(top: int, height: int = 12) -> str:
+        lines = list_lines(rows, top, top, {}, True, 60, height)
+        assert {width_of(line) for line in lines} == {60}
+        return "".join(text_of(line)[-1] for line in lines)
+
+    last = len(rows) - 12
+    assert bar(0).startswith("┃")
+    assert bar(0).endswith("│")
+    assert bar(1).startswith("│")
+    assert bar(last - 1).endswith("│")
+    assert bar(last).endswith("┃")
+    assert {bar(top).count("┃") for top in range(last + 1)} == {bar(0).count("┃")}
+    assert "┃" not in "".join(text_of(line) for line in list_lines(rows, 0, 0, {}, True, 60, len(rows)))
+
+
+def test_keys_are_found_by_their_words_and_then_by_what_they_mean() -> None:
+    rows = plan_rows(PLAN)
+    assert [row.key for row in matching(rows, "train lr")] == ["train.lr"]
+    assert [row.key for row in matching(rows, "LEARNING rate")] == ["train.lr", "train.warmup_ratio"]
+    assert matching(rows, "") == rows
+    assert matching(rows, "no such thing") == []
 
 
 def test_one_edit_takes_the_target_down(scenes: Any) -> None:
@@ -103,8 +129,8 @@ def test_the_list_marks_the_cursor_and_the_changes() -> None:
     place = next(index for index, row in enumerate(rows) if row.key == FIRST)
     lines = list_lines(rows, place + 1, place, {FIRST: "10,000"}, True, 60, 3)
     assert [width_of(line) for line in lines] == [60, 60, 60]
-    assert text_of(lines[0]).rstrip() == "•generate.max_samples         25,000 → 10,000"
-    assert {role for _, role in lines[1]} == {"cursor"}
+    assert text_of(lines[0]).rstrip(" ┃│") == "•generate.max_samples         25,000 → 10,000"
+    assert {role for _, role in lines[1][:-2]} == {"cursor"}
 
 
 def test_budgets_in_words() -> None:

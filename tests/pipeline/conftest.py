@@ -23,6 +23,19 @@ VOCAB, DRAFT_VOCAB, EOS = 96, 64, 1
 
 
 @pytest.fixture(scope="session")
+def llama_8b() -> dict[str, Any]:
+    """The shape of Llama-3.1-8B, as a config.json has it."""
+    return {
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "vocab_size": 128256,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    }
+
+
+@pytest.fixture(scope="session")
 def tiny_verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random Llama of 8 layers, width 32, 96 tokens; end token 1."""
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,32 +96,22 @@ def test_counts_that_mean_nothing_are_refused(changes: dict[str, object]) -> Non
         plan_bytes(kimi(**{"samples": 1, **changes}))  # type: ignore[arg-type]
 
 
-LLAMA = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
-
-
-def test_llama_8b_drafter_has_the_parameters_that_specforge_trains(tmp_path: Path) -> None:
+def test_llama_8b_drafter_has_the_parameters_that_specforge_trains(llama_8b: dict[str, Any], tmp_path: Path) -> None:
     """424.7 M trained parameters at a draft vocabulary of 32,000, as SpecForge reports for this geometry."""
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "config.json").write_text(json.dumps(llama_8b))
     geometry = read_geometry(tmp_path)
     assert geometry.drafter_parameters(32_000) / 1e6 == pytest.approx(424.7, abs=0.1)
     assert geometry.aux_layers == (2, 16, 29)
 
 
-def test_text_config_is_read_where_the_text_model_is_nested(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": LLAMA}))
+def test_text_config_is_read_where_the_text_model_is_nested(llama_8b: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": llama_8b}))
     assert read_geometry(tmp_path) == read_geometry(tmp_path / "config.json")
     assert read_geometry(tmp_path).hidden_size == 4096
 
 
-def test_defaults_of_absent_keys_are_those_of_the_field(tmp_path: Path) -> None:
-    few = {key: LLAMA[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")}
+def test_defaults_of_absent_keys_are_those_of_the_field(llama_8b: dict[str, Any], tmp_path: Path) -> None:
+    few = {key: llama_8b[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")}
     (tmp_path / "config.json").write_text(json.dumps(few))
     geometry = read_geometry(tmp_path)
     assert geometry.heads == Heads(32, 32, 128)

@@ -278,6 +278,23 @@ def test_an_engine_that_never_drafts_is_a_failure_that_a_resume_measures_again(t
     assert report_of(run)["acceptance_length"] == 2.0
 
 
+def test_fewer_prompts_than_asked_for_are_told_and_counted(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+    run = trained()
+    run.change_plan({"deploy.samples": "500"}, "more than there are")
+    assert go(run) == 0
+    counts = report_of(run)["counts"]
+    assert 0 < counts["prompts"] < counts["prompts_total"] == 500
+    measured = counts["prompts"]
+    wanted = f"{measured} prompts are measured, not 500 (deploy.samples): no more were held out from training"
+    assert wanted in warnings_of(run)
+    path = tmp_path / "held.jsonl"
+    path.write_text(json.dumps({"id": "h", "prompt": "one"}) + "\n")
+    run.change_plan({"deploy.prompts": str(path)}, "one prompt")
+    assert run_stage("deploy", deploy, ["--run", str(run.path), "--restart"]) == 0
+    assert report_of(run)["counts"]["prompts"] == 1
+    assert any("the file of deploy.prompts has no more" in one for one in warnings_of(run))
+
+
 def test_prompts_of_a_file(trained: Callable[..., RunDir], tmp_path: Path) -> None:
     run = trained()
     path = tmp_path / "held.jsonl"

@@ -451,26 +451,19 @@ def test_a_file_that_is_no_drafter_is_named(tmp_path: Path) -> None:
         load_drafter(tmp_path)
 
 
-LLAMA_8B = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
-
-
 @pytest.mark.parametrize(
-    "verifier",
+    "changes",
     [
-        {**LLAMA_8B, "num_attention_heads": 96, "head_dim": 128},
-        {**LLAMA_8B, "hidden_size": 2048, "num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512},
-        {**LLAMA_8B, "hidden_size": 7168, "num_attention_heads": 64, "num_key_value_heads": 64, "kv_lora_rank": 512},
+        {"num_attention_heads": 96, "head_dim": 128},
+        {"hidden_size": 2048, "num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512},
+        {"hidden_size": 7168, "num_attention_heads": 64, "num_key_value_heads": 64, "kv_lora_rank": 512},
     ],
     ids=["GLM-4.5-Air", "glm4_moe_lite", "Kimi-K2.5"],
 )
-def test_the_parameters_are_those_of_the_drafter_that_is_trained(verifier: dict[str, Any], tmp_path: Path) -> None:
+def test_the_parameters_are_those_of_the_drafter_that_is_trained(
+    changes: dict[str, Any], llama_8b: dict[str, Any], tmp_path: Path
+) -> None:
+    verifier = {**llama_8b, **changes}
     (tmp_path / "config.json").write_text(json.dumps(verifier))
     config = DrafterConfig.for_verifier(verifier, 32_000)
     with torch.device("meta"):

@@ -24,6 +24,7 @@ from pipeline.config import (
     set_value,
     set_values,
     size_text,
+    unused_services,
 )
 
 
@@ -246,7 +247,8 @@ def test_the_rest_of_the_plan_is_set_too() -> None:
         ("generate.max_sampels", "5", "there is no such key", "did you mean max_samples?"),
         ("generate.grase_s", "5", "there is no such key", "did you mean grace_s?"),
         ("genrate.max_samples", "5", "there is no such key", "did you mean generate?"),
-        ("max_samples", "5", "there is no such key", "Allowed: through, verifier.…"),
+        ("max_samples", "5", "there is no such key", "did you mean generate.max_samples? Allowed: through, verifier.…"),
+        ("length", "5", "there is no such key", "did you mean extract.length or train.length? "),
         ("generate", "5", "there is no such key", "Allowed: through"),
         ("services.x.port", "5", "there is no such key", "Allowed: through"),
         ("revision", "5", "there is no such key", "Allowed: through"),
@@ -265,6 +267,37 @@ def test_what_cannot_be_set_is_named(key: str, value: str, message: str, remedy:
         set_value(Plan(), key, value)
     assert message in caught.value.message
     assert remedy in caught.value.remedy
+
+
+def test_the_length_that_nobody_set_for_train_is_what_extract_keeps() -> None:
+    plan = Plan.from_json({"stages": {"extract": {"params": {"length": 512}}}})
+    assert params(plan, "train").length == 512
+    assert params(set_value(Plan(), "extract.length", "512"), "train").length == 512
+    assert params(set_value(Plan(), "extract.length", "4096"), "train").length == 2048
+    assert params(set_value(plan, "extract.length", "1024"), "train").length == 512
+    borrowed = {"stages": {"extract": {"params": {"length": 512}, "from_run": "big/extract"}}}
+    assert params(Plan.from_json(borrowed), "train").length == 2048
+
+
+def test_a_length_that_somebody_set_for_train_is_not_changed_silently() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Plan.from_json({"stages": {"extract": {"params": {"length": 512}}, "train": {"params": {"length": 2048}}}})
+    assert caught.value.key == "train.length"
+    with pytest.raises(ConfigError) as caught:
+        set_value(set_value(Plan(), "train.length", "1024"), "extract.length", "512")
+    assert "One `eagledeck set` takes both: extract.length=512 train.length=512" in caught.value.remedy
+
+
+def test_a_service_goes_with_its_command() -> None:
+    plan = set_values(Plan(), {"services.vllm.command": "vllm serve", "generate.service": "vllm"})
+    assert unused_services(plan) == []
+    with pytest.raises(ConfigError, match="no such service"):
+        set_value(plan, "services.vllm.command", "")
+    plan = set_value(plan, "generate.service", "")
+    assert unused_services(plan) == ["vllm"]
+    assert set_value(plan, "services.vllm.command", "").services == {}
+    with pytest.raises(ConfigError, match="a service needs one"):
+        set_value(Plan(), "services.vllm.command", "")
 
 
 def test_changes_that_only_hold_together_are_made_together() -> None:

@@ -27,6 +27,11 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     assert (changed["revision"], changed["stages"]["generate"]["params"]["max_samples"]) == (2, 50)
     assert container.eagledeck("start", "r1").stdout.startswith("Started r1 on box")
     wait_for(lambda: set(container.state().values()) == {"DONE"})
+    for words in ((), ("--rerun-stale",), ("--from", "train")):
+        said = container.eagledeck("start", "r1", *words).stdout
+        assert said.startswith(f"Nothing to start: every stage {'from train ' if words[1:] else ''}up to deploy of r1")
+        assert "`eagledeck restart r1 STAGE`" in said
+    assert container.rundir().stage("deploy").attempts() == [1]
     after = container.json("status", "r1")
     assert [stage["state"] for stage in after["stages"]] == ["DONE"] * 5
     assert (after["samples"], after["tokens"], after["plan_revision"]) == (3, 30, 2)
@@ -40,9 +45,18 @@ def test_a_run_from_init_to_fetch(container: Any, wait_for: Callable[..., Any], 
     said = container.eagledeck("set", "r1", "train.lr=3e-5").stdout
     assert "Becomes STALE: train, deploy.\n`eagledeck start r1 --rerun-stale`" in said
     assert "It fits." in said
+    home = container.folder / "home"
+    (container.root / "r1" / "deploy" / "current" / "drafter-eagle3").mkdir()
+    (container.root / "r1" / "deploy" / "current" / "drafter-eagle3" / "config.json").write_text("{}")
+    fetched = container.eagledeck("fetch", "r1", "--to", str(home))
+    assert "This drafter is STALE: its input train is stale: train.lr is 3e-05 now, was 0.0001. It is" in fetched.stderr
+    assert "`eagledeck start r1 --rerun-stale`" in fetched.stderr
+    assert (home / "drafter-eagle3" / "config.json").exists()
+    assert "acceptance length 2.500 (STALE)" in container.eagledeck("status", "r1").stdout
     assert container.json("set", "r1", "vocab.size=100")["effect"]["stale"] == ["vocab"]  # the others were already
     back = container.json("set", "r1", "train.lr=1e-4", "vocab.size=32000")["effect"]
     assert (back["stale"], back["no_longer_stale"]) == ([], ["vocab", "train", "deploy"])
+    assert "STALE" not in container.eagledeck("fetch", "r1", "--to", str(home)).stderr
     assert "No output becomes STALE." in container.eagledeck("set", "r1", "generate.concurrency=3").stdout
     container.eagledeck("set", "r1", "generate.max_samples=2")
     assert "samples 3 (the plan asks for 2)" in container.eagledeck("status", "r1").stdout
@@ -58,6 +72,69 @@ def test_a_change_that_a_running_stage_takes_up_says_so(container: Any, wait_for
     assert "No output becomes STALE." in said
     container.eagledeck("kill", "r1", "--yes")
     wait_for(lambda: container.state()["generate"] in ("KILLED", "STOPPED"))
+
+
+def test_a_change_of_a_stage_before_the_one_at_work_says_when_it_counts(
+    container: Any, wait_for: Callable[..., Any]
+) -> None:
+    container.configure(train={"steps": 100_000})
+    container.eagledeck("init", "r1")
+    container.eagledeck("start", "r1")
+    wait_for(lambda: container.state()["train"] == "RUNNING")
+    said = container.eagledeck("set", "r1", "generate.max_samples=90").stdout
+    assert "Taken up" not in said
+    assert (
+        "Becomes STALE: generate, extract, vocab, train.\ntrain goes on as it was begun. Once the run rests, " in said
+    )
+    assert "`eagledeck start r1 --rerun-stale` brings it up to date" in said
+    said = container.eagledeck("set", "r1", "generate.max_samples=100").stdout
+    assert "No longer STALE: generate, extract, vocab, train." in said
+    assert "Becomes STALE" not in said
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["train"] in ("KILLED", "STOPPED"))
+
+
+def test_a_measurement_is_not_taken_for_that_of_the_drafter_in_the_making(
+    container: Any, wait_for: Callable[..., Any]
+) -> None:
+    container.configure(deploy={"report": {"acceptance_length": 2.5}})
+    container.eagledeck("init", "r1")
+    container.eagledeck("start", "r1")
+    wait_for(lambda: set(container.state().values()) == {"DONE"})
+    assert "acceptance length 2.500 (measured)" in container.eagledeck("status", "r1").stdout
+    container.eagledeck("set", "r1", 'train.env.DOUBLE={"steps": 100000, "pause": 0.5}')
+    container.eagledeck("restart", "r1", "train", "--yes", "--rerun-stale")
+    wait_for(lambda: container.state()["train"] == "RUNNING")
+    assert "acceptance length 2.500 (older drafter)" in container.eagledeck("status", "r1").stdout
+    container.eagledeck("kill", "r1", "--yes")
+    wait_for(lambda: container.state()["train"] in ("KILLED", "STOPPED"))
+
+
+def test_what_a_run_does_not_plan_is_not_pending(container: Any, wait_for: Callable[..., Any]) -> None:
+    container.eagledeck("init", "r1")
+    container.eagledeck("set", "r1", "through=extract")
+    container.eagledeck("start", "r1")
+    wait_for(lambda: container.state()["extract"] == "DONE")
+    wait_for(lambda: container.json("status")["runs"][0]["state"] == "DONE")
+    assert "PENDING" not in container.eagledeck("status").stdout
+    said = container.eagledeck("status", "r1").stdout
+    assert "PENDING" not in said
+    assert "train     not planned" in said
+    assert [stage["planned"] for stage in container.json("status", "r1")["stages"]] == [True] * 2 + [False] * 3
+    assert "every stage up to extract of r1 on box is DONE" in container.eagledeck("start", "r1").stdout
+
+
+def test_what_goes_with_a_change_is_said(container: Any) -> None:
+    container.eagledeck("init", "r1")
+    container.eagledeck("set", "r1", "services.vllm.command=vllm serve", "generate.service=vllm")
+    said = container.eagledeck("set", "r1", "generate.service=").stdout
+    assert "No stage uses service vllm any more. It stays in the plan, and is not started" in said
+    assert "an empty services.vllm.command takes it out" in said
+    assert "any more" not in container.eagledeck("set", "r1", "services.vllm.command=").stdout
+    assert container.rundir().plan().services == {}
+    container.eagledeck("set", "r1", "extract.length=2048", "train.length=2048")
+    assert "With it goes train.length = 512." in container.eagledeck("set", "r1", "extract.length=512").stdout
+    assert container.rundir().plan().params("train").length == 512
 
 
 def test_a_second_stop_says_that_it_was_asked_before(container: Any, wait_for: Callable[..., Any]) -> None:
