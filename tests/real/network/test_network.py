@@ -20,7 +20,7 @@ from remote.connection import open_connection
 from remote.errors import UnreachableError
 from remote.link import Kind, Pace
 from remote.resolve import resolve
-from remote.transfer import put
+from remote.transfer import fetch, put
 from tests.real.network import truth
 from tests.real.network.laptop import BRISK, laptop
 
@@ -125,10 +125,27 @@ async def test_n6_put_over_a_slow_link(gpu: Any, tmp_path: Path) -> None:
     assert here.link.kinds().count("LIVE") == 1, here.link.kinds()
 
 
-async def pinged(here: Any, seconds: float) -> list[float]:
+@pytest.mark.parametrize("backend", ["asyncssh", "openssh"])
+async def test_n6_fetch_over_a_slow_link(gpu: Any, tmp_path: Path, backend: str) -> None:
+    """What is on its way down never fills the pipe for longer than about a second."""
+    (gpu.root / "down").write_bytes(os.urandom(300_000))
+    gpu.run()
+    async with laptop(gpu.spec(backend=backend), gpu.hostkeys(), "r1", Pace()) as here:
+        await here.live()
+        gpu.wire.slow("64kbit")
+        fetching = asyncio.create_task(fetch(here.link, "down", tmp_path / "down"))
+        rounds = await pinged(here, until=fetching.done)
+        await fetching
+        assert (gpu.root / "down").read_bytes() == (tmp_path / "down").read_bytes()
+        truth.check_no_traceback(gpu, here)
+    assert max(rounds) < 3.0 + here.lag_s, sorted(rounds)[-5:]
+    assert here.link.kinds().count("LIVE") == 1, here.link.kinds()
+
+
+async def pinged(here: Any, seconds: float = 120, until: Any = lambda: False) -> list[float]:
     """Round trips, one after the other."""
     rounds, end = [], time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and not until():
         before = time.monotonic()
         await here.link.session.ping()
         rounds.append(time.monotonic() - before)

@@ -429,12 +429,13 @@ def test_put_and_fetch_resume_and_check(host):
 
     body = os.urandom(3_000_000)
     digest = hashlib.sha256(body).hexdigest()
+    take = b'{"take":100}\n{"take":3000000}\n'
 
     def transfer(kind, head, feed=b"", stop_after=None):
         argv = command(kind, "--root", str(host.root), "--nonce", "n1")
         child = subprocess.Popen(argv, cwd=os.getcwd(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert child.stdout.readline() == b"n1\n"
-        child.stdin.write(json.dumps(head).encode() + b"\n")
+        child.stdin.write(json.dumps(head).encode() + b"\n" + (take if kind == "send" else b""))
         child.stdin.flush()
         answer = json.loads(child.stdout.readline())
         if kind == "receive" and "offset" in answer:
@@ -464,6 +465,9 @@ def test_put_and_fetch_resume_and_check(host):
     assert (answer["size"], answer["offset"], code) == (len(body), 2_000_000, 0)
     assert out[:1_000_000] == body[2_000_000:]
     assert json.loads(out[1_000_000:]) == {"sha256": digest, "changed": False}
+    for take in (b"", b'{"take":-1}\n', b'{"take":true}\n', b"[]\n", b"take\n"):
+        answer, out, code = transfer("send", {"path": "prompts/a.jsonl", "offset": 0})
+        assert code == 1 and json.loads(out)["error"]["message"], take
     assert transfer("send", {"path": "/etc/passwd", "offset": 0})[0]["error"]["code"] == "refused"
     assert transfer("send", {"path": "prompts/none", "offset": 0})[0]["error"]["code"] == "not-found"
 
