@@ -326,6 +326,7 @@ async def _one_loss(host: Host, outage: float) -> dict[str, float]:
         with metrics.open("rb") as file:
             newest = json.loads(file.readlines()[-2])["step"]
         await within(until(lambda: _steps(collector)[-1] >= newest), "the curve was not filled")
+        await within(collector.filled(), "the curve was not filled")
         filled = time.perf_counter()
         steps = [step for step in _steps(collector) if step >= last_before]
     return {
