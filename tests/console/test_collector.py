@@ -234,7 +234,7 @@ class ScriptedLink:
         answer = self.answers.get(op, RemoteError(f"no {op}"))
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer(args) if callable(answer) else answer
 
     async def watch(self, run: str) -> None:
         await self.request("watch", run=run)
@@ -329,6 +329,29 @@ async def test_nothing_is_asked_while_the_link_is_down_and_everything_once_it_is
         link.become(Kind.LIVE)
         await asyncio.wait_for(collector.filled(), 5)
         assert {"plan", "events", "metrics", "tail"} <= {op for op, _ in link.asked}
+
+
+async def test_a_link_that_is_live_again_is_asked_for_little_at_first(link: ScriptedLink) -> None:
+    """It may be another network by now: what it carried before says nothing."""
+    host = Metrics(20_000)
+    link.answers["metrics"] = lambda args: host(Ask(args["points"], args.get("since_step"), args.get("until_step")))
+
+    def points() -> list[int]:
+        return [args["points"] for op, args in link.asked if op == "metrics"]
+
+    async with collector_of(link) as collector:
+        link.push("run", run_push())
+        await asyncio.wait_for(collector.filled(), 5)
+        before = points()
+        assert before[0] == FIRST_POINTS and before[-1] > FIRST_POINTS
+        link.become(Kind.BACKOFF)
+        host.steps += 5000
+        link.become(Kind.LIVE)
+        await asyncio.wait_for(collector.filled(), 5)
+        assert points()[len(before)] == FIRST_POINTS
+        (curve,) = collector.snapshot.curves
+    assert curve.steps[-1] == 25_000
+    assert max(b - a for a, b in pairwise(curve.steps)) < 200, "finer, once it was all asked for"
 
 
 def test_a_supervisors_details_are_no_events_for_people() -> None:
