@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,6 +45,15 @@ REFRESH_S = 15.0
 LIVE = "LIVE"
 
 
+class _Part:
+    """What is asked for in turn, each for itself: `filled` is set once it is all there."""
+
+    def __init__(self, fill: Callable[[RunData], Awaitable[bool]]) -> None:
+        self.fill = fill
+        self.wake = asyncio.Event()
+        self.filled = asyncio.Event()
+
+
 class Collector:
     """`async with Collector(link, run) as collector`; the link is opened and closed by its owner.
 
@@ -61,9 +70,9 @@ class Collector:
         self._view: Snapshot | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
-        self._wake = asyncio.Event()
         self._selected = asyncio.Event()
-        self._filled = asyncio.Event()
+        # apart, as the host may have to read a long file before it tells of a curve
+        self._parts = (_Part(self._fill), _Part(self._fill_curves))
         self._forget: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -71,7 +80,7 @@ class Collector:
         self._forget = [self._link.subscribe(self._on_push), self._link.on_state(self._on_state)]
         self._tasks = [
             asyncio.create_task(self._watch(), name="collector watch"),
-            asyncio.create_task(self._poll(), name="collector poll"),
+            *(asyncio.create_task(self._poll(part), name="collector poll") for part in self._parts),
             asyncio.create_task(self._notify(), name="collector notify"),
         ]
         return self
@@ -108,8 +117,9 @@ class Collector:
 
     async def filled(self) -> None:
         """Returns once the host has told everything about the run, or has refused to."""
-        while not (self._filled.is_set() or self._data.refusal):
-            await _within(NOTIFY_EVERY_S, self._filled)
+        for part in self._parts:
+            while not (part.filled.is_set() or self._data.refusal):
+                await _within(NOTIFY_EVERY_S, part.filled)
 
     async def refresh(self) -> None:
         """Have the host tell everything about the run anew. Returns when it is known; raises RemoteError."""
@@ -118,8 +128,9 @@ class Collector:
         await self._link.watch(data.name)
         async with asyncio.timeout(REFRESH_S):
             await data.taken.wait()
-        await data.fill(self._link.request)
-        self._touch()
+        for fill in (data.fill, data.fill_curves):
+            while not await fill(self._ask):
+                pass
 
     def _link_view(self) -> LinkView:
         state = self._link.state
@@ -185,12 +196,13 @@ class Collector:
             self._host = data
         elif name == "run" and data.get("run") == self.run:
             self._data.take(data)
-            self._wake.set()
+            self._wake()
         self._touch()
 
     def _on_state(self, state: LinkState) -> None:
         if state.kind == LIVE:
-            self._wake.set()
+            self._data.begin_small()
+            self._begin_anew()
         self._touch()
 
     async def _watch(self) -> None:
@@ -218,20 +230,46 @@ class Collector:
                 callback()
             await asyncio.sleep(NOTIFY_EVERY_S)
 
-    async def _poll(self) -> None:
-        """Back-fill after every push of the run; each second while a stage is at work, as logs grow without pushes."""
+    def _wake(self) -> None:
+        for part in self._parts:
+            part.wake.set()
+
+    def _begin_anew(self) -> None:
+        for part in self._parts:
+            part.filled.clear()
+        self._wake()
+
+    async def _poll(self, part: _Part) -> None:
+        """Back-fill after every push of the run, piece by piece until it is whole; each second while a stage is at
+        work, as logs grow without pushes."""
+        complete = True
         while True:
-            await _within(POLL_EVERY_S if self._data.working else None, self._wake)
-            self._wake.clear()
+            if complete:
+                await _within(POLL_EVERY_S if self._data.working else None, part.wake)
+            part.wake.clear()
+            data, complete = self._data, True
             if self._link.state.kind == LIVE:
-                data = self._data
-                await data.fill(self._link.request)
-                if data.push and data is self._data:
-                    self._filled.set()
-                with contextlib.suppress(RemoteError):
-                    await self._fill_runs()
+                complete = await part.fill(data)
+                if complete and data.push and data is self._data:
+                    part.filled.set()
                 self._touch()
             await asyncio.sleep(NOTIFY_EVERY_S)
+
+    async def _fill(self, data: RunData) -> bool:
+        complete = await data.fill(self._ask)
+        with contextlib.suppress(RemoteError):
+            await self._fill_runs()
+        return complete
+
+    async def _fill_curves(self, data: RunData) -> bool:
+        return await data.fill_curves(self._ask)
+
+    async def _ask(self, op: str, **args: Any) -> Any:
+        """Each answer is shown when it comes: what follows it may take long."""
+        try:
+            return await self._link.request(op, **args)
+        finally:
+            self._touch()
 
     async def _fill_runs(self) -> None:
         if time.monotonic() - self._runs_at >= RUNS_EVERY_S:
@@ -270,7 +308,7 @@ class Collector:
         """Write a new revision of the plan: {"generate.max_samples": "10000"}."""
         data = self._data
         data.plan = dict(table(await self._link.request("set", run=data.name, changes=dict(changes), note=note)))
-        self._wake.set()
+        self._wake()
         self._touch()
 
     async def budget(self, plan: Mapping[str, object]) -> BudgetView | None:
@@ -280,7 +318,7 @@ class Collector:
     async def select(self, run: str) -> None:
         """Show another run of the same host from now on."""
         self._data = RunData(run)
-        self._filled.clear()
+        self._begin_anew()
         self._selected.set()
         self._touch()
 
@@ -306,7 +344,7 @@ class Collector:
 
     async def _act(self, op: str, **args: Any) -> None:
         await self._link.request(op, run=self.run, **args)
-        self._wake.set()
+        self._wake()
 
 
 async def _within(seconds: float | None, event: asyncio.Event) -> None:

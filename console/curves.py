@@ -6,59 +6,85 @@ Takes the columns of the `metrics` operation (remote/protocol.py) and gives snap
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from console.snapshot import Curve
 
 POINTS = 600
-"""Points asked for at once; the host thins to them by minimum and maximum, so spikes survive."""
+"""Points of a whole curve; the host thins to them by minimum and maximum, so spikes survive."""
+FIRST_POINTS, LEAST_POINTS = 32, 16
+"""Points asked for at once where it isn't known yet how many the link carries."""
 MOST_ROWS = 4 * POINTS
-"""Rows kept before the whole curve is asked for again, thinned."""
+"""Rows kept before they are asked for again, thinned."""
 
 _AXES = ("step", "epoch", "t")
 
 
+@dataclass(frozen=True)
+class Ask:
+    """At most ``points`` rows after step ``since`` and up to step ``until``, None being the begin and the end."""
+
+    points: int
+    since: float | None = None
+    until: float | None = None
+
+    def args(self) -> dict[str, Any]:
+        """Arguments of `metrics`, beside run and stage."""
+        steps = {"since_step": self.since, "until_step": self.until}
+        return {"points": self.points, **{name: step for name, step in steps.items() if step is not None}}
+
+
 class CurveStore:
-    """Rows by step of one output. `since` is the step to ask from, None for everything."""
+    """Rows by step of one output: first in few points from end to end, then finer, the newest steps first."""
 
     def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
         self._generation: tuple[object, object] | None = None
         self._steps: list[float] = []
         self._epochs: list[float | None] = []
         self._values: dict[str, list[float | None]] = {}
         self._last: float | None = None
+        self._rough: list[tuple[float, float, int]] = []
+        """Spans of steps, the newest last, that are to be asked for again in so many points."""
         self._curves: tuple[Curve, ...] | None = ()
 
-    @property
-    def since(self) -> float | None:
-        """One step before the last one held: a validation row may follow at the same step as the training row."""
-        if self._last is None or len(self._steps) > MOST_ROWS:
-            return None
-        return self._last - 1
+    def newest(self, points: int) -> Ask:
+        """What was added, or all of it to begin with.
 
-    def add(self, reply: Mapping[str, Any], since: float | None) -> bool:
-        """Merge a reply to a request made with `since`. False when the output changed, so that everything is needed."""
-        generation = (reply.get("output"), reply.get("generation"))
+        From one step before the last one held: a validation row may follow at the same step as the training row.
+        """
+        return Ask(points, None if self._last is None else self._last - 1)
+
+    def finer(self, points: int) -> Ask | None:
+        """The newest steps of those that are held in too few points; None when there are none."""
+        if not self._rough:
+            return None
+        low, high, wanted = self._rough[-1]
+        if points >= wanted:
+            return Ask(wanted, low, high)
+        return Ask(points, max(low, math.floor(high - (high - low) * points / wanted)), high)
+
+    def add(self, reply: Mapping[str, Any], ask: Ask) -> bool:
+        """Merge the reply to ``ask``. False when the output changed, so that all of it is needed."""
         columns = reply.get("columns")
         if not isinstance(columns, Mapping):
+            self._rough = []
             return True
-        if since is not None and generation != self._generation:
-            self._clear()
+        generation = (reply.get("output"), reply.get("generation"))
+        if ask.since is not None and generation != self._generation:
+            self._last, self._rough = None, []
             return False
-        if since is None:
-            self._steps, self._epochs, self._values = [], [], {}
+        if ask.since is None:
+            self._values, self._rough = {}, []
         self._generation = generation
-        self._cut_after(since)
-        self._append(columns, since)
-        last = reply.get("last_step")
-        if isinstance(last, int | float):
-            self._last = float(last)
-        elif self._steps:
-            self._last = self._steps[-1]
+        low, high = (-math.inf if ask.since is None else ask.since), (math.inf if ask.until is None else ask.until)
+        self._replace(columns, low, high)
+        if ask.until is None:
+            self._go_on_from(reply, ask)
+        else:
+            self._refined(ask)
         self._curves = None
         return True
 
@@ -71,29 +97,37 @@ class CurveStore:
             )
         return self._curves
 
-    def _cut_after(self, since: float | None) -> None:
-        keep = len(self._steps)
-        while keep and since is not None and self._steps[keep - 1] > since:
-            keep -= 1
-        del self._steps[keep:], self._epochs[keep:]
-        for values in self._values.values():
-            del values[keep:]
+    def _go_on_from(self, reply: Mapping[str, Any], ask: Ask) -> None:
+        last, rows = reply.get("last_step"), reply.get("rows")
+        if isinstance(last, int | float):
+            self._last = float(last)
+        elif self._steps:
+            self._last = self._steps[-1]
+        if not self._steps or self._last is None:
+            return
+        begin = self._steps[0] - 1
+        if isinstance(rows, int) and rows > ask.points and ask.points < POINTS:
+            self._rough.append((begin if ask.since is None else ask.since, self._last, POINTS))
+        elif len(self._steps) > MOST_ROWS and not self._rough:
+            self._rough.append((begin, self._last, POINTS))
 
-    def _append(self, columns: Mapping[str, Any], since: float | None) -> None:
-        steps = _column(columns.get("step"))
-        epochs = _column(columns.get("epoch"))
+    def _refined(self, ask: Ask) -> None:
+        if self._rough:
+            low, _, wanted = self._rough.pop()
+            if ask.since is not None and ask.since > low and wanted > ask.points:
+                self._rough.append((low, ask.since, wanted - ask.points))
+
+    def _replace(self, columns: Mapping[str, Any], low: float, high: float) -> None:
+        """Put the rows of ``columns`` after step ``low`` and up to ``high`` in the place of those held."""
+        steps, epochs = _column(columns.get("step")), _column(columns.get("epoch"))
+        rows = [row for row, step in enumerate(steps) if step is not None and low < step <= high]
+        place = slice(bisect_right(self._steps, low), bisect_right(self._steps, high))
+        held = len(self._steps)
+        self._steps[place] = [step for row in rows if (step := steps[row]) is not None]
+        self._epochs[place] = _rows(epochs, rows)
         names = {name: _column(column) for name, column in columns.items() if name not in _AXES}
-        for row, step in enumerate(steps):
-            if step is None or (since is not None and step <= since):
-                continue
-            self._steps.append(step)
-            self._epochs.append(epochs[row] if row < len(epochs) else None)
-            for name, column in names.items():
-                values = self._values.setdefault(name, [None] * (len(self._steps) - 1))
-                values.append(column[row] if row < len(column) else None)
-            for values in self._values.values():
-                if len(values) < len(self._steps):
-                    values.append(None)
+        for name in {**self._values, **names}:
+            self._values.setdefault(name, [None] * held)[place] = _rows(names.get(name, []), rows)
 
 
 def last_value(curves: Sequence[Curve], name: str) -> float | None:
@@ -108,3 +142,7 @@ def _column(column: object) -> list[float | None]:
     if not isinstance(column, list):
         return []
     return [float(v) if isinstance(v, int | float) and math.isfinite(v) else None for v in column]
+
+
+def _rows(column: list[float | None], rows: list[int]) -> list[float | None]:
+    return [column[row] if row < len(column) else None for row in rows]

@@ -144,6 +144,7 @@ OPS: dict[str, dict[str, str]] = {
         "names": _LIST + "?",
         "points": _INT + "?",
         "since_step": _NUM + "?",
+        "until_step": _NUM + "?",
     },
     "events": {"run": _STR, "since": _OBJ + "?", "max": _INT + "?"},
     "tail": {

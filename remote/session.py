@@ -184,12 +184,12 @@ class Session:
         await self.connection.close()
 
 
-def next_piece(asked: int, got: int, took_s: float) -> int:
-    """Bytes of a log to ask for, after ``got`` of ``asked`` took so long: what the link carries in PIECE_S."""
+def next_piece(asked: int, got: int, took_s: float, least: int = LEAST_PIECE, most: int = protocol.TAIL_MAX) -> int:
+    """Bytes of a log, or rows, to ask for after ``got`` of ``asked`` took so long: what the link carries in PIECE_S."""
     carried = int(got * PIECE_S / max(took_s, 0.001))
     if got < asked:  # the log ended: the link may carry more than was seen
         carried = max(carried, asked) if took_s < PIECE_S else carried
-    return max(LEAST_PIECE, min(carried, 4 * asked, protocol.TAIL_MAX))
+    return max(least, min(carried, 4 * asked, most))
 
 
 async def open_session(

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,10 +26,12 @@ from remote.session import PIECE_S, Session
 
 PIECE = 256 * 1024
 LEAST_PART, FIRST_PART, MOST_PART = 4096, 32 * 1024, 16 << 20
+LEAST_TAKEN, FIRST_TAKEN, MOST_TAKEN = 2048, 4096, 1 << 20
+"""Two of the greatest make the window of an SSH channel: more would not be under way anyway."""
 STALL_S = 120.0
 """Without a byte for this long, the transfer is tried anew."""
 HASH_S = 1800.0
-"""The host may have to read what it has of a file before it answers."""
+"""The host may have to read what was transferred of a file before it answers."""
 BUSY_S = 2.0
 TRIES = 5
 """Losses in a row without a byte gained."""
@@ -102,18 +105,18 @@ async def fetch(link: Link, remote_path: str, local: Path, progress: OnProgress 
             with part.open("ab+") as file:
                 seen, have = await asyncio.to_thread(_hash_open, file)
                 await channel.write(dump_json({"path": remote_path, "offset": have}) + b"\n")
-                answer = await _line(channel, STALL_S)
+                answer = await _line(channel, HASH_S)
                 size, offset = answer.get("size"), _offset(answer, have)
                 if not isinstance(size, int) or offset != have:
                     raise _Changed
-                at = offset
-                while at < size:
-                    piece = await _piece(channel, size - at)
+
+                def came(piece: bytes, at: int) -> None:
                     file.write(piece)
                     seen.update(piece)
-                    at += len(piece)
                     gained(at)
                     progress(at, size)
+
+                await _take(channel, have, size, came)
                 end = await _line(channel, HASH_S)
                 if end.get("sha256") != seen.hexdigest() or end.get("changed"):
                     raise _Changed
@@ -193,6 +196,35 @@ async def _send(
     except ConnectionLost:
         await _line(channel, 1.0)  # the host may have said why it hung up
         raise
+
+
+async def _take(channel: Channel, offset: int, size: int, came: Callable[[bytes, int], None]) -> None:
+    """In parts, two asked for at a time, that together take about a second: the link is never idle, and an answer to a
+    key press never waits longer behind what is in the host's buffers."""
+    at = asked = offset
+    part = FIRST_TAKEN
+    under_way: deque[tuple[int, int, float]] = deque()
+    while at < size:
+        while len(under_way) < 2 and asked < size:
+            count = min(part, size - asked)
+            asked += count
+            under_way.append((asked, asked - at, time.monotonic()))
+            await channel.write(dump_json({"take": count}) + b"\n")
+        end, waited_for, since = under_way.popleft()
+        while at < end:
+            piece = await _piece(channel, end - at)
+            at += len(piece)
+            came(piece, at)
+        part = next_taken(waited_for, time.monotonic() - since)
+
+
+def next_taken(under_way: int, took_s: float) -> int:
+    """Bytes to ask for, after all that was under way took so long: what the link carries in half of PIECE_S.
+
+    As many as that at most: where a link lets the first bytes through at once, the next may not be.
+    """
+    carried = int(under_way * PIECE_S / 2 / max(took_s, 0.001))
+    return max(LEAST_TAKEN, min(carried, under_way, MOST_TAKEN))
 
 
 def next_part(part: int, took_s: float) -> int:

@@ -62,6 +62,7 @@ def benchmark(rounds: int, seconds: float, folder: Path) -> dict[str, Any]:
     with Host(folder) as host:
         found |= {"made_up_gpus": host.gpus > 0, "own_network": host.cuttable}
         found |= measure.connecting(host, rounds)
+        found |= measure.fetching(host, rounds)
         return found | asyncio.run(stay(host))
 
 
@@ -76,6 +77,10 @@ def table(found: dict[str, Any]) -> list[str]:
         ("  beside `cat archive | ssh`", f"{found['live_first_to_copy']:.1f} times", ""),
         ("LIVE with the code there, s", f"{found['live_again_s']:.2f}", wanted["live_again_s"]),
         ("  beside `ssh host true`", f"{found['live_again_to_ssh_true']:.1f} times", ""),
+    ]
+    rows += [
+        ("a file fetched, MB/s", f"{found['fetched_mb_per_s']:.0f}", ""),
+        ("  beside `ssh host cat`", f"{found['fetch_to_cat']:.1f} times", ""),
     ]
     if found["own_network"]:
         rows += [

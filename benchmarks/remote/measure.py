@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -23,9 +24,12 @@ from console.log_tail import LogTail
 from pipeline.config import Plan, VerifierPlan
 from remote.archive import build_archive
 from remote.link import Kind, Link
+from remote.transfer import fetch
 
 WORKING, QUIET = "working", "quiet"
 """Two runs: one trains, the other was never started."""
+FETCHED = 100_000_000
+"""Bytes of the file that is fetched."""
 KEY_EVERY_S = 0.1
 SETTLE_S = 5.0
 PATIENCE_S = 90.0
@@ -77,6 +81,31 @@ def connecting(host: Host, rounds: int) -> dict[str, Any]:
         "live_first_to_copy": found["live_first_s"] / found["copy_s"],
         "live_again_to_ssh_true": found["live_again_s"] / found["ssh_true_s"],
         "connecting_all": taken,
+    }
+
+
+def fetching(host: Host, rounds: int) -> dict[str, Any]:
+    """A file that comes home, resumable and hashed, beside `ssh host cat file` on the same server. In turn."""
+    there, here = host.root / "down", host.folder / "down"
+    there.write_bytes(random.Random(1).randbytes(FETCHED))
+    taken: dict[str, list[float]] = {"fetch_s": [], "cat_s": []}
+
+    async def fetched() -> float:
+        async with Link(host.spec(), host.hostkeys) as link:
+            await within(link.wait_for(Kind.LIVE), "the link did not become LIVE")
+            began = time.perf_counter()
+            await fetch(link, there.name, here)
+            return time.perf_counter() - began
+
+    for _ in range(rounds):
+        taken["fetch_s"].append(asyncio.run(fetched()))
+        taken["cat_s"].append(_seconds(host.ssh(f"cat {there}")))
+    found = {name: statistics.median(seconds) for name, seconds in taken.items()}
+    return {
+        **found,
+        "fetched_mb_per_s": FETCHED / found["fetch_s"] / 1e6,
+        "fetch_to_cat": found["fetch_s"] / found["cat_s"],
+        "fetching_all": taken,
     }
 
 
@@ -312,6 +341,7 @@ async def _one_loss(host: Host, outage: float) -> dict[str, float]:
         with metrics.open("rb") as file:
             newest = json.loads(file.readlines()[-2])["step"]
         await within(until(lambda: _steps(collector)[-1] >= newest), "the curve was not filled")
+        await within(collector.filled(), "the curve was not filled")
         filled = time.perf_counter()
         steps = [step for step in _steps(collector) if step >= last_before]
     return {

@@ -88,9 +88,16 @@ class Curves:
         self._outputs: dict[Path, int | None] = {}
 
     def read(
-        self, stage: StageDir, output: int, names: list[str] | None, points: int, since: float | None
+        self,
+        stage: StageDir,
+        output: int,
+        names: list[str] | None,
+        points: int,
+        since: float | None,
+        until: float | None = None,
     ) -> dict[str, Any]:
-        """{"columns": {"step": […], …}, "last_step", "generation"}; rows after step ``since`` when it is given.
+        """{"columns": {"step": […], …}, "rows", "last_step", "generation"}; rows after step ``since`` and up to step
+        ``until`` where these are given. ``rows``: how many there are before they are thinned to ``points``.
 
         While ``generation`` stays the same, rows are only added; when it changes, earlier rows may be gone.
         """
@@ -103,12 +110,13 @@ class Curves:
         for one in reversed(metrics):
             limits.append(cut)
             cut = min(cut, one.taken_up)
-        joined = _join(list(zip(metrics, reversed(limits))), names, since)
+        joined = _join(list(zip(metrics, reversed(limits))), names, since, until)
         steps = joined.get("step", array("d"))
         begun = [number for number, one in zip(attempts, metrics) if one.columns["step"]]
         thinned = sum(one.thinned for one in metrics)
         return {
             "columns": decimate(joined, AXES, points),
+            "rows": len(steps),
             "last_step": int(max(steps)) if steps else None,
             "generation": f"{output}.{begun[-1] if begun else 0}.{thinned}",
         }
@@ -128,16 +136,16 @@ class Curves:
 
 
 def _join(
-    parts: list[tuple[AttemptMetrics, float]], names: list[str] | None, since: float | None
+    parts: list[tuple[AttemptMetrics, float]], names: list[str] | None, since: float | None, until: float | None
 ) -> dict[str, array[float]]:
     wanted = [*AXES, *dict.fromkeys(name for one, _ in parts for name in one.columns if name not in AXES)]
     if names is not None:
         wanted = [name for name in wanted if name in AXES or name in names]
     joined: dict[str, array[float]] = {name: array("d") for name in wanted}
-    low = -math.inf if since is None else since
+    low, high = -math.inf if since is None else since, math.inf if until is None else until
     for one, limit in parts:
         steps = one.columns["step"]
-        start, end = bisect_right(steps, low), bisect_right(steps, limit)
+        start, end = bisect_right(steps, low), bisect_right(steps, min(limit, high))
         for name in wanted:
             column = one.columns.get(name)
             joined[name].extend(column[start:end] if column is not None else [math.nan] * max(0, end - start))

@@ -6,10 +6,12 @@ Imports pipeline.rundir and remote.agent.kernel. Logs are bytes; nothing here de
 from __future__ import annotations
 
 import base64
+import heapq
+import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.rundir import STAGES, Attempt, RunDir, held, read_json
 from remote.agent.kernel import data_from
@@ -59,34 +61,62 @@ def tail(attempt: Attempt, offset: int, most: int, generation: str | None) -> di
     }
 
 
+class _Source(NamedTuple):
+    """Events of one file in its order, each with the offset behind it; ``key`` is the file's in a cursor."""
+
+    key: str
+    events: list[tuple[dict[str, Any], int]]
+    begin: int
+    end: int
+    more: bool
+
+
 def events(run: RunDir, since: dict[str, Any] | None, most: int) -> dict[str, Any]:
-    """{"events": [{"t", "stage", "attempt", "kind", "message"}], "cursor"}, of the conductor and the newest attempts.
+    """{"events": [{"t", "stage", "attempt", "kind", "message"}], "cursor", "more"}, of the conductor and the newest
+    attempts.
 
-    Without a cursor: the newest ``most``. With one: what was written since, at most NEXT_BYTES a file a call.
+    Without a cursor: the newest ``most``. With one: the oldest ``most`` of what was written since; ``more``: ask again.
     """
-    found: list[dict[str, Any]] = []
-    cursor: dict[str, int] = {}
-    for key, path, stage, attempt in _event_files(run):
-        offset = (since or {}).get(key)
-        rows, end = _rows(path, offset if isinstance(offset, int) and offset >= 0 else None, since is not None)
-        cursor[key] = end
-        found += [event for row in rows if (event := _event(row, stage, attempt)) is not None]
+    told = since or {}
+    sources = [
+        _source(key, path, stage, attempt, told.get(key), since is not None)
+        for key, path, stage, attempt in _event_files(run)
+    ]
+    sources.append(_plan_changes(run, told.get("plan"), most))
+    if since is None:
+        found = sorted((event for source in sources for event, _ in source.events), key=_when)
+        return {"events": found[-most:], "cursor": {source.key: source.end for source in sources}, "more": False}
+    cursor = {source.key: source.begin if source.events else source.end for source in sources}
+    # A merge takes each file's events in its own order, whatever a clock that was set makes of them.
+    merged = heapq.merge(
+        *([(event, source.key, behind) for event, behind in source.events] for source in sources),
+        key=lambda item: _when(item[0]),
+    )
+    new: list[dict[str, Any]] = []
+    for event, key, behind in itertools.islice(merged, most):
+        new.append(event)
+        cursor[key] = behind
+    left = next(merged, None) is not None or any(source.more for source in sources)
+    return {"events": sorted(new, key=_when), "cursor": cursor, "more": left}
+
+
+def _when(event: dict[str, Any]) -> float:
+    return float(event["t"])
+
+
+def _plan_changes(run: RunDir, since: Any, most: int) -> _Source:
+    """Changes of the plan; the first revision is none. Offsets are revisions."""
+    begin = since if isinstance(since, int) else 1
     revisions = run.plans()
-    cursor["plan"] = revisions[-1] if revisions else 0
-    found += _plan_events(run, [number for number in revisions[-most:] if number > (since or {}).get("plan", 1)])
-    found.sort(key=lambda event: event["t"])
-    return {"events": found[-most:] if since is None else found, "cursor": cursor}
-
-
-def _plan_events(run: RunDir, revisions: list[int]) -> list[dict[str, Any]]:
-    """Changes of the plan; the first revision is none."""
-    found = []
-    for number in revisions:
+    new = [number for number in revisions if number > begin]
+    found: list[tuple[dict[str, Any], int]] = []
+    for number in new[-most:] if since is None else new[:most]:
         raw = read_json(run.path / "plan" / f"{number:04d}.json") or {}
         if isinstance(raw.get("created"), (int, float)):
             message = f"plan {number}: {raw.get('note') or 'changed'}"[:MESSAGE_CHARS]
-            found.append({"t": raw["created"], "stage": "", "attempt": None, "kind": "plan", "message": message})
-    return found
+            event = {"t": raw["created"], "stage": "", "attempt": None, "kind": "plan", "message": message}
+            found.append((event, number))
+    return _Source("plan", found, begin, revisions[-1] if revisions else 0, len(new) > most)
 
 
 def _event_files(run: RunDir) -> list[tuple[str, Path, str, int | None]]:
@@ -100,15 +130,16 @@ def _event_files(run: RunDir) -> list[tuple[str, Path, str, int | None]]:
     return files
 
 
-def _rows(path: Path, offset: int | None, all_of_it: bool) -> tuple[list[dict[str, Any]], int]:
-    """Rows from ``offset`` (None: a file not read before; its end alone, unless ``all_of_it``) and where to go on."""
+def _source(key: str, path: Path, stage: str, attempt: int | None, offset: Any, all_of_it: bool) -> _Source:
+    """Events from ``offset``, at most NEXT_BYTES of them. Without one, of a file not read before: of its end alone,
+    unless ``all_of_it``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return [], 0
+        return _Source(key, [], 0, 0, False)
     try:
         size = os.fstat(fd).st_size
-        if offset is None:
+        if not isinstance(offset, int) or offset < 0:
             offset = 0 if all_of_it else max(0, size - FIRST_BYTES)
         if offset > size:
             offset = 0
@@ -116,23 +147,26 @@ def _rows(path: Path, offset: int | None, all_of_it: bool) -> tuple[list[dict[st
         torn = offset > 0 and os.pread(fd, 1, offset - 1) != b"\n"
     finally:
         os.close(fd)
-    end = data.rfind(b"\n") + 1
-    lines = data[:end].split(b"\n")
-    rows = []
-    for line in lines[1:] if torn else lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    if not end and len(data) == NEXT_BYTES:
-        end = len(data)  # a line longer than anything that is one
-    return rows, offset + end
+    found: list[tuple[dict[str, Any], int]] = []
+    at = offset
+    for number, line in enumerate(data.split(b"\n")[:-1]):
+        at += len(line) + 1
+        event = None if torn and number == 0 else _event(line, stage, attempt)
+        if event is not None:
+            found.append((event, at))
+    if at == offset and len(data) == NEXT_BYTES:
+        at += len(data)  # a line longer than anything that is one
+    if found:
+        found[-1] = (found[-1][0], at)
+    return _Source(key, found, offset, at, len(data) == NEXT_BYTES)
 
 
-def _event(row: dict[str, Any], stage: str, attempt: int | None) -> dict[str, Any] | None:
-    when = row.get("t")
+def _event(line: bytes, stage: str, attempt: int | None) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    when = row.get("t") if isinstance(row, dict) else None
     if not isinstance(when, (int, float)) or isinstance(when, bool):
         return None
     where = row.get("stage") if not stage and isinstance(row.get("stage"), str) else stage

@@ -181,6 +181,7 @@ class Operations:
         names: list[Any] | None = None,
         points: int = 600,
         since_step: float | None = None,
+        until_step: float | None = None,
     ) -> dict[str, Any]:
         holder = self._stage(run, stage)
         if output is None:
@@ -190,7 +191,7 @@ class Operations:
             holder, output = counting.stage, counting.number
         wanted = None if names is None else [str(name) for name in names]
         with self._reading_curves:
-            found = self._curves.read(holder, output, wanted, max(3, min(points, 5000)), since_step)
+            found = self._curves.read(holder, output, wanted, max(3, min(points, 5000)), since_step, until_step)
         return {**found, "output": output}
 
     def op_events(self, run: str, since: dict[str, Any] | None = None, max: int = 200) -> dict[str, Any]:

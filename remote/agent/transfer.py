@@ -13,7 +13,8 @@ Imports pipeline.rundir (through paths) and remote.protocol. Both ways start lik
       <- nonce
       -> {"path", "offset": K}
       <- {"size", "offset": K, "mtime"}   offset 0 where K lies beyond the end
-      <- size - K raw bytes
+      -> {"take": N}                      as often as it takes, and ahead if wanted; what was not asked for never waits
+      <- N raw bytes                      in the pipe of a slow link. The last ones may be fewer
       <- {"sha256", "changed": bool}      of all `size` bytes; changed: it was written to meanwhile, so fetch it again
 
 In place of any line from the host, ``{"error": {"code", "message", "remedy"}}`` may come; after it the host hangs up.
@@ -81,7 +82,7 @@ def _answered(sink: int, work: Any) -> int:
 
 
 def _receive(root: Path, source: int, sink: int) -> None:
-    head, early = _header(source)
+    head, early = _line(source)
     size, digest = head.get("size"), head.get("sha256")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise TransferRefused("the size must be a number of bytes", code="bad-request")
@@ -131,11 +132,9 @@ def _receive(root: Path, source: int, sink: int) -> None:
 
 
 def _send(root: Path, source: int, sink: int) -> None:
-    head, _ = _header(source)
+    head, held = _line(source)
     path = inside(root, str(head.get("path") or ""))
-    offset = head.get("offset", 0)
-    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-        raise TransferRefused("the offset must be a number of bytes", code="bad-request")
+    offset = _count(head, "offset")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -146,15 +145,20 @@ def _send(root: Path, source: int, sink: int) -> None:
             raise TransferRefused(f"{path} is not a file", "name one of the files in it", "bad-request")
         size = before.st_size
         offset = offset if offset <= size else 0
-        _put(sink, dump_json({"size": size, "offset": offset, "mtime": before.st_mtime}) + b"\n")
-        seen, at = hashlib.sha256(), 0
-        while at < size:
-            piece = os.read(fd, min(PIECE, (offset if at < offset else size) - at))
-            if not piece:
-                raise TransferRefused(f"{path} became shorter meanwhile", "fetch it again")
+        seen, at, asked = hashlib.sha256(), 0, offset
+        answer = dump_json({"size": size, "offset": offset, "mtime": before.st_mtime}) + b"\n"
+        while at < offset:
+            piece = _read(fd, path, offset - at)
             seen.update(piece)
-            if at >= offset:
-                _put(sink, piece)
+            at += len(piece)
+        _put(sink, answer)  # once its bytes can follow: how long they take is how quick the link is
+        while at < size:
+            while at == asked:
+                wish, held = _line(source, held)
+                asked = min(size, at + _count(wish, "take"))
+            piece = _read(fd, path, asked - at)
+            seen.update(piece)
+            _put(sink, piece)
             at += len(piece)
         after = os.fstat(fd)
         changed = (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
@@ -179,19 +183,33 @@ def _writable(root: Path, text: str) -> Path:
     return place
 
 
-def _header(source: int) -> tuple[dict[str, Any], bytes]:
-    held = b""
+def _read(fd: int, path: Path, most: int) -> bytes:
+    piece = os.read(fd, min(PIECE, most))
+    if not piece:
+        raise TransferRefused(f"{path} became shorter meanwhile", "fetch it again")
+    return piece
+
+
+def _count(line: dict[str, Any], name: str) -> int:
+    value = line.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TransferRefused(f"{name} must be a number of bytes", code="bad-request")
+    return value
+
+
+def _line(source: int, held: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    """The next line of the input, of which ``held`` was read before, and what was read behind it."""
     while b"\n" not in held:
         if len(held) >= MAX_LINE:
-            raise ProtocolError("the first line is too long")
+            raise ProtocolError("a line is too long")
         piece = _get(source, 4096)
         if not piece:
-            raise ProtocolError("the input ended before the first line")
+            raise ProtocolError("the input ended before a line did")
         held += piece
     line, rest = held.split(b"\n", 1)
     head = parse_json(line)
     if not isinstance(head, dict):
-        raise ProtocolError("the first line is not an object")
+        raise ProtocolError("a line is not an object")
     return head, rest
 
 

@@ -6,17 +6,20 @@ import asyncio
 import base64
 import math
 import random
+from array import array
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from console.collector import Collector
-from console.curves import MOST_ROWS, CurveStore
+from console.curves import FIRST_POINTS, LEAST_POINTS, MOST_ROWS, POINTS, Ask, CurveStore
 from console.log_tail import LogTail
 from console.run_data import RunData
 from console.snapshot import ConductorView
 from console.views import disk_view, event_view, gpu_views, stage_view, stage_views
+from remote.agent.columns import decimate
 from remote.errors import ConnectionLost, HostKeyChanged, RemoteError
 from remote.link import Kind, LinkState
 from remote.resolve import HostSpec
@@ -51,19 +54,19 @@ def test_a_curve_in_pieces_is_the_curve_in_one() -> None:
         end = 0
         while end < len(rows):
             end = min(len(rows), end + numbers.randint(1, 20))
-            since = store.since
-            answered = [row for row in rows[:end] if since is None or row[0] > since]
-            assert store.add(reply(answered), since)
+            ask = store.newest(POINTS)
+            answered = [row for row in rows[:end] if ask.since is None or row[0] > ask.since]
+            assert store.add(reply(answered), ask)
         assert values(store, "train/loss") == {step: row["train/loss"] for step, row in rows}
 
 
 def test_a_validation_row_at_the_last_step_is_not_missed() -> None:
     store = CurveStore()
-    store.add(reply([(9, {"train/loss": 2.0}), (10, {"train/loss": 1.0})]), None)
-    since = store.since
-    assert since is not None
-    assert since < 10
-    store.add(reply([(10, {"train/loss": 1.0}), (10, {"val/loss": 3.0})]), since)
+    store.add(reply([(9, {"train/loss": 2.0}), (10, {"train/loss": 1.0})]), store.newest(POINTS))
+    ask = store.newest(POINTS)
+    assert ask.since is not None
+    assert ask.since < 10
+    store.add(reply([(10, {"train/loss": 1.0}), (10, {"val/loss": 3.0})]), ask)
     steps = [curve.steps for curve in store.curves()]
     assert steps == [(9.0, 10.0, 10.0)] * 2
     assert values(store, "val/loss")[10] == 3.0
@@ -71,26 +74,76 @@ def test_a_validation_row_at_the_last_step_is_not_missed() -> None:
 
 def test_a_resume_starts_the_curve_anew_instead_of_drawing_lost_steps() -> None:
     store = CurveStore()
-    store.add(reply([(step, {"train/loss": 1.0}) for step in range(1, 101)]), None)
+    store.add(reply([(step, {"train/loss": 1.0}) for step in range(1, 101)]), store.newest(POINTS))
     after = [(step, {"train/loss": 5.0}) for step in range(81, 83)]
-    assert not store.add(reply([], generation="1.2.0"), store.since)
-    assert store.since is None
+    assert not store.add(reply([], generation="1.2.0"), store.newest(POINTS))
+    assert store.newest(POINTS) == Ask(POINTS)
+    assert len(values(store, "train/loss")) == 100, "nothing goes before something is there in its place"
     whole = [(float(step), {"train/loss": 1.0}) for step in range(1, 81)] + after
-    assert store.add(reply(whole, generation="1.2.0"), None)
+    assert store.add(reply(whole, generation="1.2.0"), Ask(POINTS))
     assert values(store, "train/loss") == {step: row["train/loss"] for step, row in whole}
 
 
 def test_a_long_curve_is_asked_for_again_thinned() -> None:
     store = CurveStore()
-    store.add(reply([(step, {"train/loss": 1.0}) for step in range(MOST_ROWS + 1)]), None)
-    assert store.since is None
+    store.add(reply([(step, {"train/loss": 1.0}) for step in range(MOST_ROWS + 1)]), store.newest(POINTS))
+    assert store.finer(POINTS) == Ask(POINTS, -1, MOST_ROWS)
+    store.add(reply([(step, {"train/loss": 1.0}) for step in range(0, MOST_ROWS + 1, 4)]), Ask(POINTS, -1, MOST_ROWS))
+    assert len(values(store, "train/loss")) == MOST_ROWS // 4 + 1
+    assert store.finer(POINTS) is None
+    assert store.newest(POINTS) == Ask(POINTS, MOST_ROWS - 1)
+
+
+class Metrics:
+    """Answers as a host does that has so many steps, and notes how many points it gave."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.given: list[tuple[float, int]] = []
+
+    def __call__(self, ask: Ask) -> dict[str, Any]:
+        low, high = ask.since or 0, ask.until or self.steps
+        steps = [step for step in range(1, self.steps + 1) if low < step <= high]
+        loss = array("d", [99.0 if step == 777 else 1 / step for step in steps])
+        columns = decimate({"step": array("d", steps), "train/loss": loss}, ("step",), ask.points)
+        self.given.append((high, len(columns["step"])))
+        return {"columns": columns, "rows": len(steps), "output": 1, "generation": "1.1.0",
+                "last_step": steps[-1] if steps else None}  # fmt: skip
+
+
+def test_a_long_curve_comes_whole_and_rough_then_finer_from_its_end() -> None:
+    for points in (LEAST_POINTS, FIRST_POINTS, 100, 250):
+        host, store = Metrics(100_000), CurveStore()
+        assert store.add(host(store.newest(points)), store.newest(points))
+        rough = values(store, "train/loss")
+        assert (min(rough), max(rough)) == (1, 100_000) and len(rough) <= points
+        host.steps += 500  # it goes on meanwhile
+        store.add(host(store.newest(points)), store.newest(points))
+        while ask := store.finer(points):
+            assert store.add(host(ask), ask)
+        fine = values(store, "train/loss")
+        assert list(fine) == sorted(fine) and max(fine) == 100_500 and max(fine.values()) == 99.0
+        assert max(b - a for a, b in pairwise(fine)) <= 2 * 100_000 / POINTS * 2
+        assert all(given <= points for _, given in host.given) and len(fine) <= 2 * POINTS + points
+        ends = [end for end, _ in host.given[2:]]
+        assert ends == sorted(ends, reverse=True), "the newest first"
+        assert store.newest(points).since == 100_499
+
+
+def test_a_curve_that_changed_while_it_became_finer_is_begun_anew() -> None:
+    host, store = Metrics(10_000), CurveStore()
+    store.add(host(Ask(32)), Ask(32))
+    ask = store.finer(32)
+    assert ask is not None
+    assert not store.add({**host(ask), "generation": "1.2.0"}, ask)
+    assert store.finer(32) is None and store.newest(32) == Ask(32)
 
 
 def test_a_value_that_is_no_number_is_a_gap() -> None:
     store = CurveStore()
     raw = reply([(1, {"train/loss": 1.0}), (2, {}), (3, {"train/loss": 2.0})])
     raw["columns"]["train/loss"][1] = "NaN"
-    store.add(raw, None)
+    store.add(raw, store.newest(POINTS))
     assert values(store, "train/loss") == {1: 1.0, 2: None, 3: 2.0}
 
 
@@ -181,7 +234,7 @@ class ScriptedLink:
         answer = self.answers.get(op, RemoteError(f"no {op}"))
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer(args) if callable(answer) else answer
 
     async def watch(self, run: str) -> None:
         await self.request("watch", run=run)
@@ -276,6 +329,29 @@ async def test_nothing_is_asked_while_the_link_is_down_and_everything_once_it_is
         link.become(Kind.LIVE)
         await asyncio.wait_for(collector.filled(), 5)
         assert {"plan", "events", "metrics", "tail"} <= {op for op, _ in link.asked}
+
+
+async def test_a_link_that_is_live_again_is_asked_for_little_at_first(link: ScriptedLink) -> None:
+    """It may be another network by now: what it carried before says nothing."""
+    host = Metrics(20_000)
+    link.answers["metrics"] = lambda args: host(Ask(args["points"], args.get("since_step"), args.get("until_step")))
+
+    def points() -> list[int]:
+        return [args["points"] for op, args in link.asked if op == "metrics"]
+
+    async with collector_of(link) as collector:
+        link.push("run", run_push())
+        await asyncio.wait_for(collector.filled(), 5)
+        before = points()
+        assert before[0] == FIRST_POINTS and before[-1] > FIRST_POINTS
+        link.become(Kind.BACKOFF)
+        host.steps += 5000
+        link.become(Kind.LIVE)
+        await asyncio.wait_for(collector.filled(), 5)
+        assert points()[len(before)] == FIRST_POINTS
+        (curve,) = collector.snapshot.curves
+    assert curve.steps[-1] == 25_000
+    assert max(b - a for a, b in pairwise(curve.steps)) < 200, "finer, once it was all asked for"
 
 
 def test_a_supervisors_details_are_no_events_for_people() -> None:

@@ -6,7 +6,16 @@ import pytest
 
 from remote.protocol import TAIL_MAX
 from remote.session import FIRST_PIECE, LEAST_PIECE, next_piece
-from remote.transfer import FIRST_PART, LEAST_PART, MOST_PART, next_part
+from remote.transfer import (
+    FIRST_PART,
+    FIRST_TAKEN,
+    LEAST_PART,
+    LEAST_TAKEN,
+    MOST_PART,
+    MOST_TAKEN,
+    next_part,
+    next_taken,
+)
 
 
 def after(rate: float, asked: int = FIRST_PIECE, rounds: int = 12) -> int:
@@ -37,4 +46,13 @@ def test_a_part_of_an_upload_takes_a_second(rate: float, want: int) -> None:
     part = FIRST_PART
     for _ in range(12):
         part = next_part(part, part / rate)
+    assert part == pytest.approx(want, abs=1)
+
+
+@pytest.mark.parametrize(("rate", "want"), [(1e9, MOST_TAKEN), (1e6, 500_000), (8_000, 4_000), (10, LEAST_TAKEN)])
+@pytest.mark.parametrize("rtt", [0.0, 0.3])
+def test_two_parts_of_a_download_take_a_second(rate: float, want: int, rtt: float) -> None:
+    part = FIRST_TAKEN
+    for _ in range(30):
+        part = next_taken(2 * part, max(rtt, 2 * part / rate))
     assert part == pytest.approx(want, abs=1)

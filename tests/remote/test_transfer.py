@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import resource
 import stat
@@ -193,6 +194,25 @@ async def test_a_file_that_is_being_written_is_not_taken(host: Any, tmp_path: Pa
             await fetch(link, "grown.bin", tmp_path / "down.bin", grow)
     assert caught.value.code == "busy"
     assert not (tmp_path / "down.bin").exists() and parts(tmp_path) == []
+
+
+@EMBEDDED
+async def test_nothing_comes_that_was_not_asked_for(host: Any) -> None:
+    """What the host sends unasked fills the pipe of a slow link."""
+    (host.root / "big.bin").write_bytes(data())
+    async with linked(host) as link:
+        await link.wait_for(Kind.LIVE)
+        channel = await link.session.open_helper("send")
+        await channel.write(b'{"path":"big.bin","offset":10}\n')
+        assert json.loads(await channel.read_until(b"\n"))["offset"] == 10
+        await channel.write(b'{"take":400}\n{"take":0}\n{"take":600}\n')
+        channel.write_eof()
+        came = b""
+        while piece := await channel.read():
+            came += piece
+        await channel.close()
+    assert came[:1000] == data()[10:1010]
+    assert "input ended" in json.loads(came[1000:])["error"]["message"]
 
 
 @EMBEDDED

@@ -2,7 +2,8 @@
 
 Called as a Python would be (``counting -m pipeline.generate --run DIR …``) with COUNTING, a JSON object, in its
 environment: ``pause`` seconds a count, ``steps`` to count to (0: until the file ``until`` is there), ``noise`` bytes
-of text that does not compress a count, ``then`` what to do after ``after`` counts.
+of text that does not compress a count, ``then`` what to do after ``after`` counts; ``curve`` metrics of 24 numbers each
+are written before the first of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 SOURCE = '''#!{python}
-import base64, json, os, signal, subprocess, sys, time
+import base64, json, os, random, signal, subprocess, sys, time
 sys.path.insert(0, os.getcwd())
 from pipeline.stage import StageError, Stopped, run_stage
 name = next(word for word in sys.argv if word.startswith("pipeline.")).split(".")[1]
@@ -51,6 +52,8 @@ def body(run):
     path = run.output / "counts.txt"
     step = len(path.read_text().splitlines()) if path.exists() else 0
     run.resumed_at(step)
+    for step in range(step + 1, step + 1 + how.get("curve", 0)):
+        run.metric(step, values={{f"train/{{n}}": random.random() for n in range(24)}})
     steps, until, began = how.get("steps", 0), how.get("until", ""), step
     with open(path, "a", buffering=1) as file:
         while step < steps if steps else not os.path.exists(until):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -20,7 +22,7 @@ from remote.connection import open_connection
 from remote.errors import UnreachableError
 from remote.link import Kind, Pace
 from remote.resolve import resolve
-from remote.transfer import put
+from remote.transfer import fetch, put
 from tests.real.network import truth
 from tests.real.network.laptop import BRISK, laptop
 
@@ -125,10 +127,84 @@ async def test_n6_put_over_a_slow_link(gpu: Any, tmp_path: Path) -> None:
     assert here.link.kinds().count("LIVE") == 1, here.link.kinds()
 
 
-async def pinged(here: Any, seconds: float) -> list[float]:
+@pytest.mark.parametrize("backend", ["asyncssh", "openssh"])
+async def test_n6_fetch_over_a_slow_link(gpu: Any, tmp_path: Path, backend: str) -> None:
+    """What is on its way down never fills the pipe for longer than about a second."""
+    (gpu.root / "down").write_bytes(os.urandom(300_000))
+    gpu.run()
+    async with laptop(gpu.spec(backend=backend), gpu.hostkeys(), "r1", Pace()) as here:
+        await here.live()
+        gpu.wire.slow("64kbit")
+        fetching = asyncio.create_task(fetch(here.link, "down", tmp_path / "down"))
+        rounds = await pinged(here, until=fetching.done)
+        await fetching
+        assert (gpu.root / "down").read_bytes() == (tmp_path / "down").read_bytes()
+        truth.check_no_traceback(gpu, here)
+    assert max(rounds) < 3.0 + here.lag_s, sorted(rounds)[-5:]
+    assert here.link.kinds().count("LIVE") == 1, here.link.kinds()
+
+
+@pytest.mark.timeout(240)
+async def test_n6_a_long_curve_over_a_slow_link(gpu: Any) -> None:
+    """Whoever connects sees the state and the newest numbers at once; the curve of 100,000 steps becomes finer then."""
+    steps = 100_000
+    few = {"steps": 3}
+    gpu.run(changes={"through": "train"}, generate=few, extract=few, vocab=few, train={"curve": steps, "pause": 0.2})
+    async with laptop(gpu.spec(), gpu.hostkeys(), "r1", Pace()) as here:
+        await here.live()
+        await here.collector.start()
+        await here.until(lambda: trained(here) > steps, 90)
+    gpu.wire.slow("64kbit")
+    async with laptop(gpu.spec(), gpu.hostkeys(), "r1", Pace()) as here:
+        await here.live()
+        await here.until(lambda: here.snapshot.curves)
+        rough = here.snapshot.curves[0].steps
+        assert rough[0] == 1 and rough[-1] > steps, "all of it, in few points"
+        seen = trained(here)
+        rounds = await pinged(here, until=lambda: len(here.snapshot.curves[0].steps) >= 550)
+        assert here.state("train") == "RUNNING" and trained(here) > seen + 20
+        await here.collector.filled()
+        truth.check_no_traceback(gpu, here)
+    assert max(rounds) < 3.0 + here.lag_s, sorted(rounds)[-5:]
+    assert here.link.kinds().count("LIVE") == 1 and "STALE" not in here.link.kinds(), here.link.kinds()
+
+
+@pytest.mark.timeout(240)
+async def test_n6_catching_up_over_a_slow_link(gpu: Any) -> None:
+    """What happened while nobody was connected comes in pieces too."""
+    run = gpu.run(generate={"pause": 0.1})
+    async with laptop(gpu.spec(), gpu.hostkeys(), "r1", Pace()) as here:
+        await here.live()
+        await here.collector.filled()
+        await here.collector.start()
+        await here.until(lambda: here.count() > 5)
+        gpu.wire.reset()
+        await here.until(lambda: here.link.kinds().count("LOST"), 30)
+        with (run.stage("generate").attempt(1).path / "events.jsonl").open("a") as file:
+            for number in range(1000):
+                message = f"{number} {base64.b64encode(os.urandom(90)).decode()}"
+                file.write(json.dumps({"t": time.time(), "kind": "info", "message": message}) + "\n")
+        gpu.wire.slow("64kbit")
+        gpu.wire.heal()
+        await here.live()
+        rounds = await pinged(here, until=lambda: any(one.message.startswith("999 ") for one in here.snapshot.events))
+        told = [one.message for one in here.snapshot.events if re.match(r"\d+ ", one.message)]
+        assert [message.split()[0] for message in told] == [str(number) for number in range(1000 - len(told), 1000)]
+        await here.counting()
+        truth.check_no_traceback(gpu, here)
+    assert len(told) > 300 and max(rounds) < 3.0 + here.lag_s, (len(told), sorted(rounds)[-5:])
+    assert here.link.kinds().count("LIVE") == 2 and "STALE" not in here.link.kinds(), here.link.kinds()
+
+
+def trained(here: Any) -> int:
+    """Steps that the screen shows."""
+    return next((stage.done or 0 for stage in here.snapshot.stages if stage.name == "train"), 0)
+
+
+async def pinged(here: Any, seconds: float = 120, until: Any = lambda: False) -> list[float]:
     """Round trips, one after the other."""
     rounds, end = [], time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and not until():
         before = time.monotonic()
         await here.link.session.ping()
         rounds.append(time.monotonic() - before)

@@ -311,6 +311,10 @@ def test_metrics_are_joined_cut_and_decimated(host):
     assert losses[-1] == pytest.approx(1 / 9000, rel=1e-5)
     more = agent.ask("metrics", run="r1", stage="train", output=1, since_step=8990, names=["train/loss"])
     assert more["columns"]["step"] == list(range(8991, 9001))
+    part = agent.ask("metrics", run="r1", stage="train", output=1, since_step=700, until_step=900, points=50)
+    steps = part["columns"]["step"]
+    assert (steps[0], steps[-1], part["rows"], part["last_step"]) == (701, 900, 200, 900) and len(steps) <= 50
+    assert max(part["columns"]["train/loss"]) == 99.0
     with open(stage.path / "attempts" / "0002" / "metrics.jsonl", "a") as file:
         file.write('"}\n{"step": 9001, "t": 1, "train/loss": NaN, "val/loss": 2.5}\n')
     added = agent.ask("metrics", run="r1", stage="train", output=1, since_step=9000)
@@ -361,6 +365,43 @@ def test_events_in_order_and_only_once(host, wait_for):
     assert sorted(counted) == sorted(f"{stage} counted to 3" for stage in ("generate", "extract", "vocab"))
     whole = agent.ask("events", run="r1")["events"]
     assert whole == sorted(whole, key=lambda event: event["t"])
+
+
+def test_events_after_a_long_absence_come_in_pieces(host):
+    """Each once and each file's in its order, whatever the clock did; what was asked for at once is never exceeded."""
+    run, rng = host.run(), random.Random(11)
+    agent, written = host.agent(), {}
+    cursor = agent.ask("events", run="r1")["cursor"]
+    names = [(stage, name) for stage in ("generate", "train") for name in ("events", "supervision")]
+    for stage, name in names:
+        path = run.stage(stage).make().path / "attempts" / "0001"
+        path.mkdir(parents=True, exist_ok=True)
+        now = 1000.0
+        with open(path / f"{name}.jsonl", "w") as file:
+            for number in range(rng.randrange(200, 1500)):
+                now += rng.uniform(-1, 3)
+                message = f"{stage} {name} {number} {'x' * rng.randrange(200)}"
+                written.setdefault((stage, name), []).append(message)
+                file.write(json.dumps({"t": now, "kind": "info", "message": message}) + "\n")
+                if rng.random() < 0.05:
+                    file.write(rng.choice(["\n", "no json\n", '{"kind": "without a time"}\n', "[]\n"]))
+            file.write('{"t": 1, "message": "torn')
+    run.change_plan({"generate.max_samples": 7}, "while you were away")
+    found, more = [], True
+    while more:
+        most = rng.randrange(1, 300)
+        new = agent.ask("events", run="r1", since=cursor, max=most)
+        assert len(new["events"]) <= most and new["events"] == sorted(new["events"], key=lambda event: event["t"])
+        found += [event["message"] for event in new["events"]]
+        cursor, more = new["cursor"], new["more"]
+    assert agent.ask("events", run="r1", since=cursor)["events"] == []
+    assert sorted(found) == sorted([*(m for messages in written.values() for m in messages), found[-1]])
+    assert "while you were away" in found[-1]
+    path = run.stage("train").path / "attempts" / "0001" / "events.jsonl"
+    with open(path, "a") as file:
+        file.write('"}\n')
+    (end,) = agent.ask("events", run="r1", since=cursor)["events"]
+    assert end["message"] == "torn"
 
 
 def read_log(agent, offset=0, **where):
@@ -455,12 +496,13 @@ def test_put_and_fetch_resume_and_check(host):
 
     body = os.urandom(3_000_000)
     digest = hashlib.sha256(body).hexdigest()
+    take = b'{"take":100}\n{"take":3000000}\n'
 
     def transfer(kind, head, feed=b"", stop_after=None):
         argv = command(kind, "--root", str(host.root), "--nonce", "n1")
         child = subprocess.Popen(argv, cwd=os.getcwd(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert child.stdout.readline() == b"n1\n"
-        child.stdin.write(json.dumps(head).encode() + b"\n")
+        child.stdin.write(json.dumps(head).encode() + b"\n" + (take if kind == "send" else b""))
         child.stdin.flush()
         answer = json.loads(child.stdout.readline())
         if kind == "receive" and "offset" in answer:
@@ -490,6 +532,9 @@ def test_put_and_fetch_resume_and_check(host):
     assert (answer["size"], answer["offset"], code) == (len(body), 2_000_000, 0)
     assert out[:1_000_000] == body[2_000_000:]
     assert json.loads(out[1_000_000:]) == {"sha256": digest, "changed": False}
+    for take in (b"", b'{"take":-1}\n', b'{"take":true}\n', b"[]\n", b"take\n"):
+        answer, out, code = transfer("send", {"path": "prompts/a.jsonl", "offset": 0})
+        assert code == 1 and json.loads(out)["error"]["message"], take
     assert transfer("send", {"path": "/etc/passwd", "offset": 0})[0]["error"]["code"] == "refused"
     assert transfer("send", {"path": "prompts/none", "offset": 0})[0]["error"]["code"] == "not-found"
 
