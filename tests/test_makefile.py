@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# `make test VENV=... ARGS=...` hands its variables on to every make below it.
-OUTER = ("MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS")
-ALONE = {name: value for name, value in os.environ.items() if name not in OUTER}
+# `make test VENV=... ARGS=...` hands its variables on to every make below it, in MAKEFLAGS and in the environment.
+ALONE = {"PATH": os.environ["PATH"]}
 PYTHON = """#!/bin/sh
 echo "$@" >> calls
 case "$*" in "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;; esac
