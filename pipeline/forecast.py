@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
-from pipeline.budget import TEXT_BYTES, WRITERS, Budget, BudgetRequest, default_reserve, plan_bytes
+from pipeline.budget import TEXT_BYTES, WRITERS, Budget, BudgetRequest, plan_bytes
 from pipeline.config import ExtractParams, GenerateParams, TrainParams, VocabParams
 from pipeline.counts import counted
 from pipeline.fate import ANEW, AS_PLANNED, CONTINUED, KEPT, Fate, Intent, fates
@@ -56,7 +56,7 @@ def request_of_run(run: RunDir, intent: Intent = AS_PLANNED) -> BudgetRequest:
         mean_tokens=mean,
         capacity_bytes=seen.capacity,
         free_bytes=seen.free,
-        reserve_bytes=plan.volume.reserve_bytes or default_reserve(seen.capacity),
+        reserve_bytes=plan.volume.reserve_bytes,
         length=extract.length,
         draft_vocab=vocab.size,
         checkpoints=train.keep_checkpoints + 1,

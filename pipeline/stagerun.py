@@ -53,7 +53,11 @@ class StageRun:
         self._rate = Rate()
         self._pending: dict[str, Any] | None = None
         self._record: dict[str, Any] = {"counts": {}}
-        self._saving: dict[str, float | None] = {"save_s": self._save_s_before(), "saving_since": None}
+        self._saving: dict[str, float | None] = {
+            "save_s": self._save_s_before(),
+            "saving_since": None,
+            "saving_mono": None,
+        }
         self._metrics: JsonLines | None = None
         self._events: JsonLines | None = None
         self._record_source()
@@ -141,12 +145,12 @@ class StageRun:
     def saving(self) -> Iterator[None]:
         """Around the writing of a checkpoint: a stop gives the stage the time it takes. Never fails it."""
         began = time.monotonic()
-        self._tell_saving(saving_since=time.time())
+        self._tell_saving(saving_since=time.time(), saving_mono=began)
         try:
             yield
             self._tell_saving(save_s=time.monotonic() - began)
         finally:
-            self._tell_saving(saving_since=None)
+            self._tell_saving(saving_since=None, saving_mono=None)
 
     def _tell_saving(self, **fields: float | None) -> None:
         self._saving.update(fields)

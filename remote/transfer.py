@@ -7,12 +7,15 @@ where it was when the link is live again; a process that was ended goes on the n
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -102,7 +105,7 @@ async def fetch(link: Link, remote_path: str, local: Path, progress: OnProgress 
     async def once(gained: Callable[[int], None]) -> Transferred:
         channel = await link.session.open_helper("send")
         try:
-            with part.open("ab+") as file:
+            with _alone(part) as file:
                 seen, have = await asyncio.to_thread(_hash_open, file)
                 await channel.write(dump_json({"path": remote_path, "offset": have}) + b"\n")
                 answer = await _line(channel, HASH_S)
@@ -122,7 +125,7 @@ async def fetch(link: Link, remote_path: str, local: Path, progress: OnProgress 
                     raise _Changed
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
-            os.replace(part, place)
+                os.replace(part, place)
             return Transferred(str(place), size, seen.hexdigest())
         finally:
             await channel.close()
@@ -142,6 +145,25 @@ async def fetch(link: Link, remote_path: str, local: Path, progress: OnProgress 
         raise RemoteError(
             f"{place} cannot be written: {error.strerror}.", "Check the path and the space.", "local"
         ) from (None)
+
+
+@contextlib.contextmanager
+def _alone(part: Path) -> Iterator[BinaryIO]:
+    """What came of a file so far, opened to go on with. RemoteError while another process goes on with it."""
+    while True:
+        with part.open("ab+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    name = part.name[1 : -len(".part")]
+                    message = f"{name} is being fetched by another command into {part.parent}."
+                    raise RemoteError(message, "Wait for it, or fetch into another folder.", "local") from None
+                # a filesystem without locks: two fetches at once are not found out, and the hash tells
+            if os.path.exists(part) and os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
+                yield file
+                return
+            # the other one has just put it into its place
 
 
 async def _through_losses(link: Link, once: Callable[[Callable[[int], None]], Awaitable[Transferred]]) -> Transferred:

@@ -1,7 +1,7 @@
 """What a person has said to use although it is STALE: kept.json of the run, by stage.
 
 A keep holds for one output and one reason. When either changes, somebody is asked again.
-Imports rundir.atomic, rundir.layout and rundir.output.
+Imports rundir.atomic, rundir.errors, rundir.layout and rundir.output.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.rundir.atomic import read_json, write_json
+from pipeline.rundir.errors import refuse_newer
 from pipeline.rundir.layout import RunDir
 from pipeline.rundir.output import Output
 
@@ -43,19 +44,20 @@ def keep_of(output: Output, reason: str) -> Keep:
 
 
 def keep(run: RunDir, stages: Mapping[str, Keep]) -> None:
-    """Remember these beside what is kept already. One writer: the conductor. Raises OSError."""
+    """Remember these beside what is kept already. One writer: the conductor. Raises OSError, RunError (newer)."""
     now = {**kept(run), **stages}
     if now != kept(run):
         _write(run, now)
 
 
 def forget(run: RunDir) -> None:
-    """Whatever is stale is asked about again. Raises OSError."""
+    """Whatever is stale is asked about again. Raises OSError, RunError (written by a newer Eagledeck)."""
     if kept(run):
         _write(run, {})
 
 
 def _write(run: RunDir, stages: Mapping[str, Keep]) -> None:
+    refuse_newer(read_json(run.path / KEPT) or {}, run.path / KEPT)
     rows: dict[str, Any] = {
         stage: {"run": row.run, "output": row.output, "reason": row.reason} for stage, row in stages.items()
     }

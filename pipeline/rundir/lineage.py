@@ -143,7 +143,7 @@ def source_of(plan: Plan, stage: str, inputs: Mapping[str, Output], run: Path) -
         "borrowed": {name: plan.stages[name].from_run for name in inputs if plan.stages[name].from_run},
         "created": time.time(),
     }
-    config = verifier_config(plan) if stage in _VERIFIED else ""
+    config = verifier_config(plan, run) if stage in _VERIFIED else ""
     return {**source, "verifier_config": config} if config else source
 
 
@@ -255,7 +255,7 @@ def _stale(run: RunDir, stage: str, plan: Plan, known: Known) -> Stale:
     if output is None:
         return Stale()
     if output.stage.run.path != run.path:
-        found = Stale(unlike(plan, output) or stale(output.stage.run, stage, None, known).reason, stage)
+        found = Stale(unlike(run, plan, output) or stale(output.stage.run, stage, None, known).reason, stage)
     else:
         found = _own(run, stage, plan, output, known)
     if not found.reason:
@@ -268,7 +268,7 @@ def _own(run: RunDir, stage: str, plan: Plan, output: Output, known: Known) -> S
     # made anew with them, whatever its own reason is
     before = {name: _input_stale(run, plan, name, known) for name in inputs}
     root = next((found.root for found in before.values() if found.reason and not found.kept), stage)
-    reason = _changed(stage, plan, output)
+    reason = _changed(run, stage, plan, output)
     for name, record in inputs.items():
         reason = reason or _input_moved(run, plan, name, record)
         if before[name].reason and not before[name].kept:
@@ -276,21 +276,22 @@ def _own(run: RunDir, stage: str, plan: Plan, output: Output, known: Known) -> S
     return Stale(reason, root)
 
 
-def _changed(stage: str, plan: Plan, output: Output) -> str:
-    """Which of its own parameters and files aren't what they were."""
+def _changed(run: RunDir, stage: str, plan: Plan, output: Output) -> str:
+    """Which of its own parameters and files aren't what they were, nor the verifier in its place."""
     changes = changed_params(plan, stage, output)
     if changes:
         return "; ".join(
             f"{_key(stage, name)} is {show(new)} now, was {show(old)}" for name, (old, new) in changes.items()
         )
-    files: Mapping[str, Any] = output.source().get("files") or {}
-    return next(
-        (
-            f"the file of {stage}.{name}, {files[name].get('path')}, {how} since"
-            for name, how in changed_files(output).items()
-        ),
-        "",
-    )
+    source = output.source()
+    files: Mapping[str, Any] = source.get("files") or {}
+    for name, how in changed_files(output).items():
+        return f"the file of {stage}.{name}, {files[name].get('path')}, {how} since"
+    then = source.get("verifier_config")
+    now = verifier_config(plan, run.path) if then else ""
+    if now and then != now:
+        return f"the config.json of the verifier {plan.verifier.path} isn't the one that it was made with"
+    return ""
 
 
 def _inputs(source: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

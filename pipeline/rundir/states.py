@@ -103,9 +103,24 @@ def newest_started(stage: StageDir) -> Attempt | None:
     """The newest attempt that got going; one that was opened and never started says nothing about the stage."""
     for number in reversed(stage.attempts()):
         attempt = stage.attempt(number)
-        if attempt.started():
+        if attempt.started() and not _cut_off(stage, attempt):
             return attempt
     return None
+
+
+def _cut_off(stage: StageDir, attempt: Attempt) -> bool:
+    """Whether its start ended with its first file: nothing ran, and the output that counted does still, as it was."""
+    if attempt.state().get("main") or attempt.outcome() is not None or attempt.exit() is not None:
+        return False
+    try:
+        output, current = attempt.output(), stage.current()
+        report = output.report()
+    except RunError:
+        return False
+    if current is None or current.number != output.number:
+        return True
+    written_by = (report or {}).get("attempt") or 0
+    return output.complete and isinstance(written_by, int) and written_by < attempt.number
 
 
 def _unstarted(stage: StageDir, plan: Plan, running: bool) -> StageStatus:

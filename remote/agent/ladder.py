@@ -37,16 +37,17 @@ class StopPolicy:
     """What the main process left behind may take this long to end by itself."""
 
 
-def saving_grace(progress: Mapping[str, Any], asked_wall: float, wall: float) -> float:
+def saving_grace(progress: Mapping[str, Any], asked: float, now: float) -> float:
     """Seconds of grace that progress.json asks for: twice the last checkpoint's, at least 30; 0: none.
 
-    The first checkpoint has MORE_S from now on, again and again while it is being written.
+    The first checkpoint has MORE_S from now on, again and again while it is being written. `asked` and `now` are on
+    the monotonic clock, which the host's processes share: the other one may jump in the middle of a save.
     """
-    took, since = progress.get("save_s"), progress.get("saving_since")
+    took, since = progress.get("save_s"), progress.get("saving_mono")
     if isinstance(took, (int, float)):
         return min(FIRST_SAVE_S, max(SAVE_LEAST_S, SAVE_TIMES * took))
-    if isinstance(since, (int, float)) and wall - since < FIRST_SAVE_S:
-        return max(0.0, wall - asked_wall) + MORE_S
+    if isinstance(since, (int, float)) and now - since < FIRST_SAVE_S:
+        return max(0.0, now - asked) + MORE_S
     return 0.0
 
 

@@ -9,9 +9,16 @@ import os
 from pathlib import Path
 
 from pipeline.rundir import STAGES, valid_name
+from pipeline.rundir.atomic import TEMPORARY
+from pipeline.rundir.claims import MARKER
+from pipeline.rundir.paths import RESERVED
 
 CODE = Path(__file__).resolve().parent.parent.parent
 """The folder the host-side code runs from: the working directory of everything that is started here."""
+
+
+RUN_FILES = frozenset({"run.json", "plan", "kept.json", "conductor", *STAGES})
+"""What a run's folder holds of its own."""
 
 
 class PathRefused(Exception):
@@ -40,6 +47,17 @@ def inside(root: Path, text: str) -> Path:
     return Path(full)
 
 
+def owned(root: Path, parts: tuple[str, ...]) -> bool:
+    """Whether a path, in parts under ``root``, is one that Eagledeck writes itself: nobody may put a file there.
+
+    In a run's folder these are its own files and all that lies in a stage's folder; what else lies there is the
+    user's, such as RUN/prompts.jsonl.
+    """
+    if parts[0] in RESERVED or parts == (MARKER,) or TEMPORARY in parts[-1]:
+        return True
+    return len(parts) > 1 and parts[1] in RUN_FILES and (root / parts[0] / "run.json").exists()
+
+
 def run_path(root: Path, name: str) -> Path:
     """The folder of a run, which need not exist. Raises PathRefused for a name that is not one."""
     if not valid_name(name) or name in RESERVED:
@@ -62,7 +80,3 @@ def service_path(root: Path, name: str) -> Path:
     if not valid_name(name):
         raise PathRefused(f"{name!r:.80} is no name of a service", "use lower-case letters, digits, '.', '_', '-'")
     return root / "services" / name
-
-
-RESERVED = frozenset({"code", "services", "telemetry"})
-"""Folders of the root that are no runs."""

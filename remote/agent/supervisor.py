@@ -62,7 +62,7 @@ class Supervisor:
         self._wake, self._woken = os.pipe()
         self._handle = -1
         self._unreleased: list[int] = []
-        self._asked_wall = 0.0
+        self._asked_at = 0.0
         self._saved: Any = None
         self._stuck: list[dict[str, Any]] = []
         self._next_scan = self._next_tick = 0.0
@@ -263,7 +263,7 @@ class Supervisor:
             self._note("kill", f"asked by {kill.get('by')}")
             self._save_state("killing")
         elif not self.asked and self.attempt.stop_requested():
-            self.asked, self._asked_wall = "stop", time.time()
+            self.asked, self._asked_at = "stop", now
             self._allow_saving()
             self.ladder.ask(now)
             by = (self.attempt.requested("stop") or {}).get("by")
@@ -276,7 +276,7 @@ class Supervisor:
     def _allow_saving(self) -> bool:
         """Gives a stop the time of the stage's own checkpoints. A service has none."""
         progress = {} if "service" in self.spec else self.attempt.progress() or {}
-        return self.ladder.allow(saving_grace(progress, self._asked_wall, time.time()))
+        return self.ladder.allow(saving_grace(progress, self._asked_at, time.monotonic()))
 
     def _scan(self) -> None:
         began = time.monotonic()

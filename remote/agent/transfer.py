@@ -34,7 +34,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from remote.agent.paths import PathRefused, inside
+from remote.agent.paths import PathRefused, inside, owned
 from remote.protocol import MAX_LINE, ProtocolError, dump_json, parse_json
 
 PIECE = 256 * 1024
@@ -173,13 +173,15 @@ def _writable(root: Path, text: str) -> Path:
     if name in ("", ".", ".."):
         raise TransferRefused(f"{text!r:.200} names no file", "end the path with the file's name", "bad-request")
     folder = inside(root, os.path.dirname(text) or ".")
+    parts = (*folder.relative_to(os.path.realpath(root)).parts, name)
+    if owned(root, parts):
+        raise TransferRefused(
+            f"{folder / name} belongs to Eagledeck itself", "put it beside the runs, as in files/NAME"
+        )
     os.makedirs(folder, exist_ok=True)
     place = inside(root, str(folder)) / name
     if place.is_symlink() or (place.exists() and not place.is_file()):
         raise TransferRefused(f"{place} is not a plain file", "put the file under another name")
-    parts = place.relative_to(os.path.realpath(root)).parts
-    if parts[0] in ("code", "services", "telemetry") or {"attempts", "plan", "conductor", "out"} & set(parts[1:-1]):
-        raise TransferRefused(f"{place} belongs to Eagledeck itself", "put it beside the run, as in prompts/NAME")
     return place
 
 

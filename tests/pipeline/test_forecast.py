@@ -59,6 +59,12 @@ def test_a_run_is_priced_by_what_generate_has_measured(kimi_run: KimiRun) -> Non
     assert (request.samples, request.mean_tokens, request.basis) == (10_000, 2103, "measured")
 
 
+def test_a_reserve_of_nothing_is_nothing(kimi_run: KimiRun) -> None:
+    run = kimi_run(**{"generate.max_samples": 10, "volume.reserve_bytes": 0})
+    assert request_of_run(run).reserve_bytes == 0
+    assert all(item.name != "reserve" or item.bytes == 0 for item in check_run(run).items)
+
+
 def test_a_declared_volume_that_is_too_small_refuses_the_run(kimi_run: KimiRun) -> None:
     run = kimi_run(**{"generate.max_samples": 10_000, "volume.capacity_bytes": "2GB"})
     budget = check_run(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import random
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.config import Plan
+from pipeline.rundir import RunDir
 from remote import transfer as module
 from remote.errors import AuthenticationError, NotConnected, RemoteError
 from remote.link import Kind, Link, Pace
@@ -230,6 +233,53 @@ async def test_the_host_refuses_in_words(host: Any, local: Path, tmp_path: Path)
             await fetch(link, "/etc/hostname", tmp_path / "x")
     assert not (tmp_path / "x").exists()
     assert not (host.root.parent / "out.bin").exists()
+
+
+OWN = (
+    "locks.json",
+    "telemetry/000001.jsonl",
+    "services/vllm/keeper.json",
+    "one/run.json",
+    "one/kept.json",
+    "one/plan/0002.json",
+    "one/plan",
+    "one/conductor/state.json",
+    "one/generate/lock",
+    "one/generate/out/0001/samples.jsonl",
+    "one/train/attempts/0001/control/stop",
+    "one/train/new/deep.bin",
+    ".prompts.tmp-1-2",
+)
+
+
+@EMBEDDED
+async def test_what_eagledeck_writes_itself_is_nobodys_to_put(host: Any, local: Path) -> None:
+    RunDir.create(host.root, "one", Plan())
+    before = sorted((host.root / "one").rglob("*"))
+    async with linked(host) as link:
+        for path in OWN:
+            with pytest.raises(RemoteError, match="belongs to Eagledeck itself") as caught:
+                await put(link, local, path)
+            assert "files/NAME" in caught.value.remedy
+        assert sorted((host.root / "one").rglob("*")) == before
+        for path in ("files/train/x.bin", "one/prompts.jsonl", "one/prompts/out/x", "files/uv.lock"):
+            await put(link, local, path)
+            assert (host.root / path).read_bytes() == data()
+
+
+@EMBEDDED
+async def test_two_fetches_of_one_file_dont_write_into_each_other(host: Any, tmp_path: Path) -> None:
+    (host.root / "big.bin").write_bytes(data())
+    async with linked(host) as link:
+        with (tmp_path / ".x.part").open("ab") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(RemoteError, match="is being fetched by another command") as caught:
+                await fetch(link, "big.bin", tmp_path / "x")
+            assert caught.value.code == "local" and not (tmp_path / "x").exists()
+        both = await asyncio.gather(*(fetch(link, "big.bin", tmp_path / "x") for _ in range(2)), return_exceptions=True)
+    assert [type(one) for one in both if not isinstance(one, Transferred)] in ([], [RemoteError])
+    assert (tmp_path / "x").read_bytes() == data()
+    assert parts(tmp_path) == []
 
 
 @EMBEDDED

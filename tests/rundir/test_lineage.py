@@ -272,12 +272,6 @@ class TestBorrowing:
         with pytest.raises(RunError, match=r"names the run '\.\./\.\./elsewhere'"):
             recorded_inputs(two, output)
 
-
-def test_targets_are_what_may_grow() -> None:
-    assert lineage.targets(Plan(), "generate") == {"max_samples", "token_budget", "byte_budget"}
-    assert lineage.targets(Plan(), "train") == {"epochs", "max_steps"}
-    assert lineage.targets(Plan(), "extract") == frozenset()
-
     def test_what_the_borrower_would_not_have_made_is_stale(
         self, done: RunDir, tmp_path: Path, complete: Complete, change: Change
     ) -> None:
@@ -308,6 +302,52 @@ def test_targets_are_what_may_grow() -> None:
         assert stale(three, "extract").reason.startswith("the config.json of the verifier")
         found = status(three.stage("extract"))
         assert (found.state, found.stale) == ("DONE", True)
+
+    def test_a_relative_verifier_lies_in_its_own_run(
+        self, done: RunDir, complete: Complete, change: Change, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        three = RunDir.create(done.root, "three", Plan())
+        for run in (done, three):
+            (run.path / "tiny").mkdir()
+            (run.path / "tiny" / "config.json").write_text("{}")
+            change(run, verifier__path="tiny")
+        complete(done.stage("generate"), restart=True)
+        assert complete(done.stage("extract"), restart=True).source()["verifier_config"]
+        change(three, extract__from_run="one/extract")
+        assert stale(three, "extract").reason.startswith('verifier.path is "tiny" here, and one/extract output 2 was')
+        change(three, verifier__path="../one/tiny")
+        assert stale(three, "extract").reason == ""
+        change(three, verifier__path=str(done.path / "tiny"))
+        assert stale(three, "extract").reason == ""
+
+
+def test_targets_are_what_may_grow() -> None:
+    assert lineage.targets(Plan(), "generate") == {"max_samples", "token_budget", "byte_budget"}
+    assert lineage.targets(Plan(), "train") == {"epochs", "max_steps"}
+    assert lineage.targets(Plan(), "extract") == frozenset()
+
+
+def test_a_verifier_that_was_replaced_in_its_place_is_noticed(
+    done: RunDir, complete: Complete, change: Change, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    change(done, verifier__path=str(tmp_path))
+    for stage in STAGES:
+        complete(done.stage(stage), restart=True)
+    assert reasons(done) == {}
+    config.write_text('{"hidden_size": 8}')
+    words = f"the config.json of the verifier {tmp_path} isn't the one that it was made with"
+    found = reasons(done)
+    assert {stage: found[stage] for stage in ("generate", "extract", "deploy")} == dict.fromkeys(
+        ("generate", "extract", "deploy"), words
+    )
+    assert set(found) == set(STAGES)
+    config.write_text("{}")
+    assert reasons(done) == {}
+    config.unlink()
+    assert reasons(done) == {}
 
 
 def test_what_is_kept_is_stale_and_decided_and_passes_nothing_on(done: RunDir) -> None:

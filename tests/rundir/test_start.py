@@ -310,7 +310,7 @@ def test_killed_at_any_step_of_going_on_with_what_is_complete(
         assert resume_refusal(stage) == ""
         assert begin(stage).output() == output
     # what is DONE still has its report; what lost it has an attempt that says so
-    assert seen == {("DONE", True), ("LOST", True), ("LOST", False)}
+    assert seen == {("DONE", True), ("LOST", False)}
 
 
 def test_a_full_volume_opens_no_attempt_that_looks_started(
@@ -377,7 +377,8 @@ def test_killed_at_any_step_of_a_restart_what_counted_counts_or_the_stage_says_w
         if counting.number == 1:
             assert inputs_of(run, "extract")["generate"].number == 1
         assert begin(stage, restart=True).output().number == 2
-    assert seen == {("DONE", 1, 1), ("LOST", 2, 1), ("LOST", 2, 2)}
+    # a start that was cut off before its output counts has changed nothing
+    assert seen == {("DONE", 1, 1), ("LOST", 2, 2)}
 
 
 class TestPrompts:

@@ -53,10 +53,10 @@ def test_stop_climbs_rung_by_rung():
         ({"save_s": 90.0}, 180),
         ({"save_s": 2.0}, 30),
         ({"save_s": 1e6}, 1800),
-        ({"save_s": None, "saving_since": 1000.0}, 100 + 30),
-        ({"save_s": None, "saving_since": 1100.0 - 1801}, 0),
-        ({"save_s": 90.0, "saving_since": 1000.0}, 180),
-        ({"save_s": "x", "saving_since": "y"}, 0),
+        ({"save_s": None, "saving_mono": 1000.0}, 100 + 30),
+        ({"save_s": None, "saving_mono": 1100.0 - 1801}, 0),
+        ({"save_s": 90.0, "saving_mono": 1000.0}, 180),
+        ({"save_s": "x", "saving_mono": "y"}, 0),
     ],
 )
 def test_the_grace_that_a_checkpoint_asks_for(progress, want):
