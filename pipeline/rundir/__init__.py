@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from pipeline.rundir.locktest import know_locks, try_locks
     from pipeline.rundir.start import new_attempt, refuse_while_living, resume_refusal
-    from pipeline.rundir.states import STATES, StageState, StageStatus, run_status, status
+    from pipeline.rundir.states import STATES, StageState, StageStatus, on_disk, run_status, status
 
 _LATER: dict[str, tuple[str, ...]] = {
     "checkpoint": ("checkpoint_meta", "latest_checkpoint", "newest_checkpoint", "write_checkpoint"),
@@ -50,7 +50,7 @@ _LATER: dict[str, tuple[str, ...]] = {
     ),
     "locktest": ("know_locks", "try_locks"),
     "start": ("new_attempt", "refuse_while_living", "resume_refusal"),
-    "states": ("STATES", "StageState", "StageStatus", "run_status", "status"),
+    "states": ("STATES", "StageState", "StageStatus", "on_disk", "run_status", "status"),
 }
 
 
@@ -94,6 +94,7 @@ __all__ = [
     "made_from",
     "new_attempt",
     "newest_checkpoint",
+    "on_disk",
     "process_start",
     "read_json",
     "read_jsonl",

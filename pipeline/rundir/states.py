@@ -35,6 +35,8 @@ class StageState(str, enum.Enum):
         return self.value
 
 
+STARTING = "starting"
+
 STATES = tuple(state.value for state in StageState)
 
 _BY_REASON: Mapping[str, StageState] = {
@@ -76,20 +78,27 @@ class StageStatus:
 def status(stage: StageDir, plan: Plan | None = None, known: lineage.Known | None = None) -> StageStatus:
     """The state of a stage under the newest plan (or the one given). Raises RunError when there is no readable plan."""
     plan = plan or stage.run.plan()
-    running = locks.held(stage.lock_path)
-    attempt = newest_started(stage)
-    latest = stage.latest()
-    if running and latest is not None and (attempt is None or latest.number > attempt.number):
-        return StageStatus(StageState.RUNNING, attempt=latest.number, output=_output_number(latest), message="starting")
-    if plan.stages[stage.stage].from_run and not running:
+    found = on_disk(stage)
+    if found.state is StageState.RUNNING and found.message == STARTING:
+        return found
+    if plan.stages[stage.stage].from_run and not locks.held(stage.lock_path):
         return _borrowed(stage, plan, known)
-    if attempt is None:
-        return _unstarted(stage, plan, running)
-    found = _of_attempt(stage, attempt, running)
-    found = replace(found, output=_output_number(attempt))
+    if found.attempt is None:
+        return _unstarted(stage, plan)
     if found.resumable:
         found = _checked_resumable(stage, plan, found)
     return _with_staleness(found, stage, plan, known)
+
+
+def on_disk(stage: StageDir) -> StageStatus:
+    """What the stage's own attempts and locks say. It needs no plan: what can't be read can still be ended."""
+    running = locks.held(stage.lock_path)
+    attempt, latest = newest_started(stage), stage.latest()
+    if running and latest is not None and (attempt is None or latest.number > attempt.number):
+        return StageStatus(StageState.RUNNING, attempt=latest.number, output=_output_number(latest), message=STARTING)
+    if attempt is None:
+        return StageStatus(StageState.RUNNING, message=STARTING) if running else StageStatus(StageState.PENDING)
+    return replace(_of_attempt(stage, attempt, running), output=_output_number(attempt))
 
 
 def run_status(run: RunDir, plan: Plan | None = None) -> dict[str, StageStatus]:
@@ -123,9 +132,7 @@ def _cut_off(stage: StageDir, attempt: Attempt) -> bool:
     return output.complete and isinstance(written_by, int) and written_by < attempt.number
 
 
-def _unstarted(stage: StageDir, plan: Plan, running: bool) -> StageStatus:
-    if running:
-        return StageStatus(StageState.RUNNING, message="starting")
+def _unstarted(stage: StageDir, plan: Plan) -> StageStatus:
     try:
         lineage.inputs_of(stage.run, stage.stage, plan)
     except RunError as error:
@@ -152,7 +159,7 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
         return _ended(base, StageState.DONE, report)
     base = replace(base, ended=_last_sign(attempt))
     then, now = state.get("incarnation"), incarnation()
-    if then and then != now and not writing:
+    if isinstance(then, dict) and then and then != now and not writing:
         return replace(
             base,
             state=StageState.INTERRUPTED,
@@ -180,7 +187,8 @@ def _of_attempt(stage: StageDir, attempt: Attempt, running: bool) -> StageStatus
 def _still_there(base: StageStatus, state: Mapping[str, Any]) -> StageStatus:
     """What keeps a stage that is to end: processes that can't be killed, or GPU memory that isn't free yet."""
     if state.get("phase") == "unkillable":
-        stuck = [entry for entry in state.get("unkillable") or [] if isinstance(entry, dict)]
+        named = state.get("unkillable")
+        stuck = [entry for entry in (named if isinstance(named, list) else []) if isinstance(entry, dict)]
         names = ", ".join(f"{entry.get('name')} (pid {entry.get('pid')}, {entry.get('state')})" for entry in stuck[:4])
         message = f"UNKILLABLE: {names}"
         remedy = "They hang in the kernel: mend what they wait for (a mount, a GPU), or restart the host"

@@ -29,7 +29,6 @@ from pipeline.rundir import (
     held,
     incarnation,
     process_start,
-    read_json,
     resume_refusal,
     run_status,
     status,
@@ -37,18 +36,18 @@ from pipeline.rundir import (
 )
 from pipeline.rundir.kept import forget, keep, keep_of
 from remote.agent import keeper, services
+from remote.agent.conducted import REQUESTS, drop_old_requests, mark_start
 from remote.agent.detach import Ready, detach
 from remote.agent.errand import Errand, errand_of
 from remote.agent.holders import still_runs
 from remote.agent.route import Step, next_step
 from remote.agent.service_view import allowed_through, needed, view
 from remote.agent.staleness import refusal
-from remote.agent.starting import adopt, start_recorder, start_stage
+from remote.agent.starting import adopt, keep_recorded, start_stage
 from remote.agent.trouble import told
 
 TICK_S = 0.25
 SERVICES_S = 5.0
-REQUESTS = ("kill", "stop")
 _ENDED = {"finish": "done", "stop": "stopped"}
 
 
@@ -83,15 +82,19 @@ class Conductor:
 
     def run(self) -> int:
         """The whole life of the conductor; the exit status of the detached process."""
-        self.lock = Lock.acquire(self.folder / "lock")
-        if self.lock is None:
-            return self.ready.refused(
-                f"{self.run_dir.name} is being conducted already", "watch it, or stop it first (`eagledeck stop RUN`)"
-            )
         control = self.folder / "control"
-        control.mkdir(mode=0o700, exist_ok=True)
-        for asked in REQUESTS:
-            (control / asked).unlink(missing_ok=True)
+        try:
+            control.mkdir(mode=0o700, exist_ok=True)
+            mark_start(control)
+            self.lock = Lock.acquire(self.folder / "lock")
+            if self.lock is None:
+                return self.ready.refused(
+                    f"{self.run_dir.name} is being conducted already",
+                    "watch it, or stop it first (`eagledeck stop RUN`)",
+                )
+            drop_old_requests(control)
+        except OSError as error:
+            return self.ready.refused(*told(error, self.folder))
         signal.signal(signal.SIGTERM, lambda *_: self._stop_by_signal())
         try:
             refused = self._refusal()
@@ -104,7 +107,7 @@ class Conductor:
         self.journal = JsonLines(self.folder / "events.jsonl")
         self._save("running", Step("watch"))
         self.ready.running()
-        start_recorder(self.run_dir.root)
+        keep_recorded(self.run_dir.root)
         last = Step("halt", message="it ended unexpectedly", remedy=f"look into {self.folder / 'log'}")
         try:
             last = self._go()
@@ -233,6 +236,7 @@ class Conductor:
             self._pass_on(stage)
             if gone is None and time.monotonic() >= next_check:
                 next_check = time.monotonic() + SERVICES_S
+                keep_recorded(self.run_dir.root)
                 gone = self._keep_up(stage)
                 latest = self.run_dir.stage(stage).latest() if gone else None
                 if latest is not None:
@@ -295,15 +299,14 @@ class Conductor:
             self._note("service", f"service {name} answers again", stage=stage)
 
     def _release(self, but: tuple[str, ...]) -> None:
-        """Services of the plan that `but` doesn't name; those of an earlier conductor of this run too."""
-        try:
-            plan = self.run_dir.plan()
-            for name in sorted({*self.using, *plan.services} - {*but}):
-                if services.release(self.run_dir, plan, name):
+        """Services that `but` doesn't name; those of an earlier conductor of this run too. Needs no readable plan."""
+        for name in sorted({*self.using, *services.used_by(self.run_dir)} - {*but}):
+            try:
+                if services.release(self.run_dir, name, keep=services.kept_by(self.run_dir, name)):
                     self._note("service", f"service {name} is stopped: nobody needs it now")
                 self.using.discard(name)
-        except (RunError, OSError) as error:
-            self._note("service", f"a service couldn't be stopped: {error}")
+            except (RunError, OSError) as error:
+                self._note("service", f"service {name} couldn't be stopped: {error}")
 
     # ------------------------------------------------------------ files
 
@@ -347,46 +350,3 @@ class Conductor:
 
 def _variable(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name).upper()
-
-
-def conductor_view(run: RunDir) -> dict[str, Any]:
-    """{"state", "pid", "stage", "message", "remedy", "cause", "settles"}: idle, running, waiting, halted, stopped (by a
-    person, between two stages), done, or lost (it was killed).
-
-    `cause` of a halt: "stale" (then), "ended" (the stage has said how), or "".
-    """
-    record = read_json(run.path / "conductor" / "state.json") or {}
-    state = str(record.get("state") or "idle")
-    alive = held(run.path / "conductor" / "lock")
-    if state in ("running", "waiting") and not alive:
-        state = "lost"
-    return {
-        "state": state,
-        "pid": record.get("pid") if alive else None,
-        "stage": str(record.get("stage") or ""),
-        "message": str(record.get("message") or ""),
-        "remedy": str(record.get("remedy") or ""),
-        "cause": str(record.get("cause") or "") if state == "halted" else "",
-        "settles": record.get("settles") or [] if state in ("running", "waiting") else [],
-    }
-
-
-def request_stop(run: RunDir, kill: bool = False) -> bool:
-    """Asks a running conductor to end, with the stage it watches; False when none runs."""
-    if not held(run.path / "conductor" / "lock"):
-        return False
-    control = run.path / "conductor" / "control"
-    control.mkdir(mode=0o700, exist_ok=True)
-    for name in REQUESTS if kill else ("stop",):
-        (control / name).touch(mode=0o600)
-    return True
-
-
-def out_of_the_way(run: RunDir, seconds: float) -> bool:
-    """Whether no conductor is ending on request, or ends within that time: a start mustn't take it for one at work."""
-    folder, end = run.path / "conductor", time.monotonic() + seconds
-    while held(folder / "lock") and (folder / "control" / "stop").exists():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True

@@ -105,9 +105,8 @@ def _gpus() -> Iterator[dict[str, Any]]:
         seen = reader.read()
     bad = [row for row in seen["gpus"] if row["error"]]
     names = ", ".join(f"{row['index']}: {row['name'] or row['error']}" for row in seen["gpus"])
-    yield finding(
-        "gpus", None if not bad else False, len(seen["gpus"]), names or seen["note"], bad[0]["error"] if bad else ""
-    )
+    remedy = "look into `nvidia-smi` and `dmesg` on the host; a card that is lost comes back with a reset or a restart"
+    yield finding("gpus", False if bad else None, len(seen["gpus"]), names or seen["note"], remedy if bad else "")
 
 
 def _environment(run: RunDir | None, plan: Plan | None) -> Iterator[dict[str, Any]]:

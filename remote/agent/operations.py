@@ -25,6 +25,7 @@ from pipeline.rundir import (
     StageState,
     counting_output,
     held,
+    on_disk,
     run_status,
     runs,
     status,
@@ -32,7 +33,7 @@ from pipeline.rundir import (
 from remote.agent import recorder, services, starting
 from remote.agent.alone import kill_alone, runs_alone
 from remote.agent.attempts import ServiceDir
-from remote.agent.conductor import conductor_view, out_of_the_way, request_stop
+from remote.agent.conducted import conductor_view, out_of_the_way, request_stop
 from remote.agent.curves import Curves
 from remote.agent.files import events, listing, tail
 from remote.agent.holders import still_runs
@@ -315,11 +316,11 @@ class Operations:
 
     def _left_behind(self, run: RunDir) -> tuple[list[str], list[str]]:
         """Services that a killed conductor left: those stopped now, and those that somebody else decides about."""
-        left, busy, plan = [], [], run.plan()
-        for name in plan.services:
+        left, busy = [], []
+        for name in services.used_by(run):
             if held(ServiceDir.of(self.root, name).path / "use.lock"):
                 busy.append(name)
-            elif services.release(run, plan, name, wait=False):
+            elif services.release(run, name, keep=services.kept_by(run, name), wait=False):
                 left.append(name)
         return left, busy
 
@@ -369,7 +370,7 @@ class Operations:
         found = []
         for name in [stage_name(stage)] if stage else STAGES:
             folder = run.stage(name)
-            seen, latest = status(folder), folder.latest()
+            seen, latest = on_disk(folder), folder.latest()
             if latest is None:
                 continue
             if seen.state is StageState.LOST and still_runs(latest):

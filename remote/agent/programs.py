@@ -23,6 +23,14 @@ from remote.agent.service_view import define
 
 PROBE_S = 120.0
 LIBRARIES = ("torch", "transformers", "safetensors", "openai")
+NEEDS = {
+    "generate": ("openai",),
+    "extract": ("torch", "transformers", "safetensors"),
+    "vocab": ("safetensors",),
+    "train": ("torch", "safetensors"),
+    "deploy": ("torch", "transformers", "safetensors"),
+}
+"""Of LIBRARIES, what a stage can't do without."""
 ENGINES = ("vllm", "sglang")
 _PROBE = """
 import importlib, importlib.util, json, sys
@@ -43,24 +51,38 @@ print(json.dumps(found))
 
 
 def pythons(plan: Plan | None) -> Iterator[dict[str, Any]]:
-    """A finding for each Python that stages run in."""
-    used: dict[str, list[str]] = {}
+    """A finding for each Python that stages run in, with the environment that they get there."""
+    used: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
     for stage in STAGES:
-        python = (plan.stages[stage].python if plan else "") or sys.executable
-        used.setdefault(python, []).append(stage)
-    for python, stages in used.items():
+        settings = plan.stages[stage] if plan else None
+        python = (settings.python if settings else "") or sys.executable
+        allowed = tuple(settings.env_allow) if settings else ()
+        given = tuple(sorted(settings.env.items())) if settings else ()
+        used.setdefault((python, allowed, given), []).append(stage)
+    for (python, allowed, given), stages in used.items():
         where = ", ".join(stages)
-        seen, why = probe_python(python)
-        remedy = f"install torch into it, or set {stages[0]}.python to a Python that has it"
+        seen, why = probe_python(python, LIBRARIES, stage_environment({"env_allow": allowed, "env": dict(given)}))
         if seen is None:
+            remedy = f"set {stages[0]}.python to a Python that has what the stages need"
             yield finding("stage python", False, python, f"{python} ({where}): {why}", remedy)
             continue
-        missing = [name for name in ("torch", "transformers", "safetensors") if not seen.get(name)]
-        versions = ", ".join(f"{name} {seen.get(name) or 'missing'}" for name in ("python", *LIBRARIES))
+        lacks = {stage: [name for name in NEEDS[stage] if not seen.get(name)] for stage in stages}
+        missing = list(dict.fromkeys(name for names in lacks.values() for name in names))
+        remedy = ""
+        if missing:
+            first = next(stage for stage, names in lacks.items() if names)
+            remedy = f"install {', '.join(missing)} into it, or set {first}.python to a Python that has them"
+        versions = ", ".join(f"{name} {_version(seen, name)}" for name in ("python", *LIBRARIES))
         cuda = f"CUDA {seen['cuda']}, {seen['gpus']} GPUs" if seen.get("cuda") else "no CUDA"
-        yield finding(
-            "stage python", not missing, seen, f"{python} ({where}): {versions}, {cuda}", remedy if missing else ""
-        )
+        yield finding("stage python", not missing, seen, f"{python} ({where}): {versions}, {cuda}", remedy)
+
+
+def _version(seen: dict[str, Any], name: str) -> str:
+    """Its version, or why it can't be used: one that is there and doesn't import says so."""
+    error = str((seen.get("errors") or {}).get(name, ""))
+    if seen.get(name):
+        return str(seen[name])
+    return "missing" if not error or error.endswith(f"No module named {name!r}") else f"doesn't import ({error})"
 
 
 def engines(run: RunDir, plan: Plan) -> Iterator[dict[str, Any]]:

@@ -130,7 +130,7 @@ def history(root: Path, since: float, points: int) -> dict[str, list[float | Non
             column = columns.get(name)
             if column is None:
                 column = columns[name] = array("d", [float("nan")]) * kept
-            column.append(float("nan") if value is None else float(value))
+            column.append(float("nan") if value is None else value)
         kept += 1
         for column in columns.values():
             if len(column) < kept:
@@ -142,18 +142,32 @@ def recent_use(root: Path, volume: Path) -> list[tuple[float, int]]:
     """(seconds ago, used bytes) of a volume over the window of its fill rate, from the oldest on."""
     now = time.time()
     rows = [row for row in _rows(root / "telemetry", now - WINDOW_S) if row.get("path") == str(volume)]
-    return [(now - row["t"], row["disk"][0]) for row in rows if isinstance(row["disk"][0], int) and row["t"] <= now]
+    seen = [(row["t"], _disk(row)[0]) for row in rows if row["t"] <= now]
+    return [(now - at, used) for at, used in seen if isinstance(used, int)]
 
 
-def _flat(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _disk(row: dict[str, Any]) -> tuple[Any, Any]:
+    """(used, free) of a stored sample; None for what it doesn't say."""
+    pair = row.get("disk")
+    return (pair[0], pair[1]) if isinstance(pair, list) and len(pair) == 2 else (None, None)
+
+
+_OF_A_CARD = ("power_w", "util_pct", "mem_used", "temp_c")
+
+
+def _flat(row: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
     yield "t", row["t"]
     for name, key in (("cpu_pct", "cpu"), ("mem_used", "mem"), ("load", "load")):
-        yield name, row.get(key)
-    used, free = row.get("disk") or (None, None)
-    yield "disk/used", used
-    yield "disk/free", free
-    for index, power, use, memory, heat in row.get("gpus") or ():
-        yield f"gpu{index}/power_w", power
-        yield f"gpu{index}/util_pct", use
-        yield f"gpu{index}/mem_used", memory
-        yield f"gpu{index}/temp_c", heat
+        yield name, _number(row.get(key))
+    used, free = _disk(row)
+    yield "disk/used", _number(used)
+    yield "disk/free", _number(free)
+    cards = row.get("gpus")
+    for card in cards if isinstance(cards, list) else ():
+        if isinstance(card, list) and len(card) == 1 + len(_OF_A_CARD):
+            for name, value in zip(_OF_A_CARD, card[1:]):
+                yield f"gpu{card[0]}/{name}", _number(value)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,16 +1,16 @@
-"""What a person can do with a run or stage that is not at work, as commands. Imports pipeline.rundir and conductor."""
+"""What a person can do with a run or stage that is not at work, as commands. Imports pipeline.rundir and conducted."""
 
 from __future__ import annotations
 
-from pipeline.rundir import RunDir, StageState, run_status
-from remote.agent.conductor import conductor_view
+from pipeline.rundir import RunDir, RunError, StageState, on_disk, run_status
+from remote.agent.conducted import conductor_view
 
 
 def at_rest(run: RunDir, stage: str = "") -> tuple[str, str]:
     """(message, remedy) for who wants to end what doesn't run: ``stage``, or the whole run."""
     if not stage:
         return f"nothing of {run.name} runs", ways_on(run)
-    state = run_status(run)[stage].state.value
+    state = on_disk(run.stage(stage)).state.value
     at_work = conductor_view(run)
     if at_work["pid"]:
         where = f", which is at {at_work['stage']}" if at_work["stage"] else ""
@@ -19,8 +19,11 @@ def at_rest(run: RunDir, stage: str = "") -> tuple[str, str]:
 
 
 def ways_on(run: RunDir, stage: str = "") -> str:
-    """The commands that go on with a run, or with one of its stages."""
-    states = run_status(run)
+    """The commands that go on with a run, or with one of its stages; what is wrong with its plan, where it is that."""
+    try:
+        states = run_status(run)
+    except RunError as error:
+        return str(error)
     left = [name for name, seen in states.items() if seen.state is not StageState.DONE]
     resume = [name for name in left if states[name].resumable and stage in ("", name)]
     if resume:

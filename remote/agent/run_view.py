@@ -24,7 +24,7 @@ from pipeline.rundir import (
     counting_output,
     status,
 )
-from remote.agent.conductor import conductor_view
+from remote.agent.conducted import conductor_view
 from remote.agent.service_view import describe, view
 
 BUDGET_S = 30.0

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Plan
-from pipeline.rundir import Lock, RunDir, RunError, held, read_json, write_json
+from pipeline.rundir import Lock, RunDir, RunError, held, read_json, valid_name, write_json
 from remote.agent.attempts import NOT_READY, ServiceAttempt, ServiceDir
 from remote.agent.health import HOST, answers, free_port, healthy
 from remote.agent.paths import CODE
-from remote.agent.service_view import Definition, define, describe, users, uses, view
+from remote.agent.service_view import Definition, ServiceView, define, describe, users, uses, view
 from remote.agent.stagelog import last_line
 from remote.agent.starting import adopt, launch, locked, start_keeper
 
@@ -27,6 +27,7 @@ POLL_S = 0.5
 STOP_S = 120.0
 """Longer than the ladder of its supervisor: then something sits in the kernel and can't be killed."""
 KEPT_ATTEMPTS = 20
+ADOPTIONS = 3
 
 
 def ensure(
@@ -61,9 +62,7 @@ def _have_up(
         write_json(folder / f"{run.name}.json", {"run": run.name, "stage": stage, "since": time.time()})
         seen = view(root, name)
         if seen.state == "LOST":
-            attempt = ServiceDir.of(root, name).latest()
-            if attempt is not None:
-                adopt(attempt, f"service {name}")
+            seen = _found_again(root, name)
         if seen.up and seen.fingerprint != definition.fingerprint:
             others = users(root, name, but=run.name)
             if others:
@@ -74,7 +73,7 @@ def _have_up(
             say(f"service {name} is started anew: its definition has changed")
             _stop(root, name, "its definition has changed")
             seen = view(root, name)
-        while seen.state == "STOPPING" or (seen.state == "LOST" and not held(ServiceDir.of(root, name).lock_path)):
+        while seen.state == "STOPPING":
             _pause(cancelled, name)
             seen = view(root, name)
         if not seen.up:
@@ -86,6 +85,23 @@ def _have_up(
         said = f"service {name} is waited for: it isn't answering ({seen.message})"
         say(said)
     return said
+
+
+def _found_again(root: Path, name: str) -> ServiceView:
+    """A service that lost its supervisor, once it has one again. Raises RunError when none stays."""
+    service = ServiceDir.of(root, name)
+    for _ in range(ADOPTIONS):
+        attempt = service.latest()
+        if attempt is not None and not held(service.lock_path):
+            adopt(attempt, f"service {name}")
+        seen = view(root, name)
+        if seen.state != "LOST":
+            return seen
+        time.sleep(POLL_S)
+    raise RunError(
+        f"service {name} runs without a supervisor, and {ADOPTIONS} that were started for it are gone again",
+        f"look into {service.path}, end its processes, then start the run again",
+    )
 
 
 def start(root: Path, definition: Definition, by: str) -> ServiceAttempt:
@@ -180,8 +196,27 @@ def wait_ready(root: Path, definition: Definition, cancelled: Callable[[], bool]
         _pause(cancelled, name)
 
 
-def release(run: RunDir, plan: Plan, name: str, wait: bool = True) -> bool:
-    """This run needs the service no longer: stopped (True) unless another run uses it or the plan keeps it (False).
+def used_by(run: RunDir) -> list[str]:
+    """The services that a run has said it uses, whatever its plan says by now, and those of its plan."""
+    said = {path.parent.parent.name for path in (run.root / "services").glob(f"*/users/{run.name}.json")}
+    try:
+        said |= set(run.plan().services)
+    except RunError:
+        pass  # stop and kill need no plan
+    return sorted(name for name in said if valid_name(name))
+
+
+def kept_by(run: RunDir, name: str) -> bool:
+    """Whether the plan has a service stay up when the run needs it no longer; not without a readable plan."""
+    try:
+        service = run.plan().services.get(name)
+    except RunError:
+        return False
+    return service is not None and service.keep
+
+
+def release(run: RunDir, name: str, keep: bool = False, wait: bool = True) -> bool:
+    """This run needs the service no longer: stopped (True) unless another run uses it or it is to be kept (False).
 
     A stage of this run that still lives, whatever became of its conductor, keeps it as well.
     """
@@ -194,8 +229,7 @@ def release(run: RunDir, plan: Plan, name: str, wait: bool = True) -> bool:
         if stage and held(run.path / stage / "lock"):
             return False
         said.unlink(missing_ok=True)
-        service = plan.services.get(name)
-        if users(root, name, but=run.name) or (service is not None and service.keep):
+        if users(root, name, but=run.name) or keep:
             return False
         return _stop(root, name, f"{run.name} needs it no longer", wait)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir import Attempt, Lock, RunError, StageDir, write_json
+from pipeline.rundir import Attempt, Lock, RunError, StageDir, held, write_json
 from remote.agent.detach import start_detached
 from remote.agent.paths import CODE
 
@@ -91,9 +91,10 @@ def start_conductor(run: Path, options: Mapping[str, str]) -> dict[str, Any]:
     return _said(start_detached(command("conduct", "--run", str(run), *words), CODE), run.name)
 
 
-def start_recorder(root: Path) -> None:
+def keep_recorded(root: Path) -> None:
     """Makes sure that the host's telemetry is recorded; nothing happens when it is already."""
-    start_detached(command("record", "--root", str(root)), CODE)
+    if not held(root / "telemetry" / "lock"):
+        start_detached(command("record", "--root", str(root)), CODE)
 
 
 def start_keeper(service: Path) -> None:

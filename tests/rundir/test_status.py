@@ -142,6 +142,24 @@ def test_a_stage_cut_off_after_its_report_is_done(run: RunDir, begin: Begin, hol
     assert status(stage).state == ("INTERRUPTED" if restarted else "LOST")
 
 
+JUNK: tuple[Any, ...] = (None, 5, "x", [], {}, [5, None, "x", {}], {"pid": "x", "start": []})
+
+
+@pytest.mark.parametrize("field", ["phase", "incarnation", "supervisor", "main", "members", "unkillable", "started"])
+@pytest.mark.parametrize("held", [True, False])
+def test_whatever_stands_in_state_json_there_is_a_status(
+    run: RunDir, begin: Begin, hold: Start, field: str, held: bool
+) -> None:
+    stage = run.stage("generate")
+    attempt = save(begin(stage))
+    state = {**attempt.state(), "phase": "unkillable"}
+    if held:
+        hold(stage.lock_path)
+    for junk in JUNK:
+        write_json(attempt.path / "state.json", {**state, field: junk})
+        assert status(stage).state.value in STATES
+
+
 def test_a_torn_exit_json_counts_as_none(run: RunDir, begin: Begin) -> None:
     attempt = save(begin(run.stage("generate")))
     attempt.write_outcome("stopped", "said by the stage")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from pipeline.rundir import StageState, held, process_start, status
-from remote.agent.conductor import conductor_view
+from remote.agent.conducted import conductor_view
 from remote.agent.members import process_table
 from remote.protocol import Failure
 

@@ -10,8 +10,18 @@ from dataclasses import replace
 import pytest
 
 from pipeline.config import STAGES
-from pipeline.rundir import RunDir, RunError, StageState, StageStatus, held, process_start, run_status, status
-from remote.agent.conductor import conductor_view, request_stop
+from pipeline.rundir import (
+    RunDir,
+    RunError,
+    StageState,
+    StageStatus,
+    held,
+    on_disk,
+    process_start,
+    run_status,
+    status,
+)
+from remote.agent.conducted import conductor_view, drop_old_requests, mark_start, request_stop
 from remote.agent.errand import Errand
 from remote.agent.operations import Operations, Refused
 from remote.agent.route import next_step
@@ -213,6 +223,65 @@ def test_stop_while_a_stage_runs_then_resume(host, wait_for):
     ]
     assert len(took) == 2
     assert stage_view(run, "extract", run.plan())["elapsed_s"] == pytest.approx(sum(took), abs=0.1)
+
+
+UNREADABLE = {"torn": "{", "newer": json.dumps({"schema": 99})}
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill"])
+@pytest.mark.parametrize("conducted", [True, False])
+def test_what_runs_can_be_ended_whatever_its_plan_says(host, wait_for, verb, conducted):
+    run = host.run(changes={"through": "extract"}, extract={"steps": 4000, "pause": 0.02})
+    word = start_conductor(run.path, {})
+    wait_for(lambda: counting(run.stage("extract")))
+    for path in (run.path / "plan").iterdir():
+        path.write_text(UNREADABLE["newer"])
+    if not conducted:
+        os.kill(word["pid"], signal.SIGKILL)
+        wait_for(lambda: over(run))
+    told = Operations(host.root).call(verb, {"run": run.name})
+    assert told["stages"] == ["extract"] and told["conductor"] is conducted
+    wait_for(lambda: over(run) and not held(run.stage("extract").lock_path))
+    assert on_disk(run.stage("extract")).state is (S.STOPPED if verb == "stop" else S.KILLED)
+    with pytest.raises(Refused, match="nothing of r1 runs") as caught:
+        Operations(host.root).call(verb, {"run": run.name})
+    assert "newer Eagledeck" in caught.value.remedy
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill"])
+def test_an_errand_that_is_ended_between_two_stages_starts_no_other(host, wait_for, verb):
+    run = host.run(changes={"through": "train"}, all={"steps": 3})
+    taken = run.stage("extract").make()
+    with locked(taken, "the test"):  # the conductor comes to extract and can't begin it
+        start_conductor(run.path, {})
+        wait_for(lambda: status(run.stage("generate")).state is S.DONE)
+        Operations(host.root).call(verb, {"run": run.name})
+    wait_for(lambda: over(run))
+    assert states(run)[0] == "DONE"
+    assert run.stage("vocab").attempts() == run.stage("train").attempts() == []
+
+
+def test_a_request_that_comes_as_the_conductor_begins_is_not_lost(tmp_path):
+    (tmp_path / "stop").touch()
+    (tmp_path / "kill").touch()
+    os.utime(tmp_path / "stop", (1, 1))
+    os.utime(tmp_path / "kill", (1, 1))
+    mark_start(tmp_path)
+    (tmp_path / "stop").touch()
+    drop_old_requests(tmp_path)
+    assert [(tmp_path / name).exists() for name in ("stop", "kill")] == [True, False]
+
+
+def test_a_recorder_that_was_killed_is_started_again(host, wait_for):
+    run = host.run(changes={"through": "generate"}, generate={"steps": 4000, "pause": 0.02})
+    start_conductor(run.path, {})
+    lock = host.root / "telemetry" / "lock"
+    wait_for(lambda: held(lock))
+    pid = json.loads(lock.with_name("lock.holder").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: held(lock) and json.loads(lock.with_name("lock.holder").read_text())["pid"] != pid)
+    request_stop(run)
+    wait_for(lambda: over(run))
 
 
 def test_conductor_killed_stage_goes_on_new_conductor_takes_up(host, wait_for):

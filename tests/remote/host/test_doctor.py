@@ -11,7 +11,7 @@ import pytest
 from pipeline.config import Plan
 from pipeline.rundir import RunDir
 from remote.agent.environment import container_environment
-from remote.agent.programs import engines
+from remote.agent.programs import engines, pythons
 from remote.agent.surroundings import environment, passing
 
 
@@ -66,6 +66,45 @@ def test_an_engine_that_does_not_import_says_why(host, python):
     assert found["ok"] is False
     assert "libcudart.so.12: cannot open" in found["message"]
     assert "services.engine.python" in found["remedy"]
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A Python whose openai can't be imported, for a module that it needs itself."""
+    library = tmp_path / "broken"
+    library.mkdir()
+    (library / "openai.py").write_text("import httpx_of_another_age")
+    path = tmp_path / "python-broken"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{library}" exec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_library_that_a_stage_cant_do_without_is_bad_and_says_why(broken):
+    raw = Plan().to_json()
+    raw["stages"]["generate"]["python"] = broken
+    raw["stages"]["vocab"]["python"] = broken + "-gone"
+    found = {row["message"].partition(")")[0].partition("(")[2]: row for row in pythons(Plan.from_json(raw))}
+    bad = found["generate"]
+    assert bad["ok"] is False
+    assert "openai doesn't import (ModuleNotFoundError: No module named 'httpx_of_another_age')" in bad["message"]
+    assert bad["remedy"] == "install openai into it, or set generate.python to a Python that has them"
+    assert found["vocab"]["ok"] is False and "there is no such program" in found["vocab"]["message"]
+    assert found["extract, train, deploy"]["ok"] is True
+
+
+def test_a_python_is_looked_at_in_the_environment_that_a_stage_gets(tmp_path, monkeypatch):
+    library = tmp_path / "shadow"
+    library.mkdir()
+    (library / "safetensors.py").write_text("raise RuntimeError('the session shows through')")
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    (found,) = pythons(Plan())
+    assert found["ok"] is True, found["message"]
+    raw = Plan().to_json()
+    raw["stages"]["train"]["env"] = {"PYTHONPATH": str(library)}
+    others, train = pythons(Plan.from_json(raw))
+    assert (others["ok"], train["ok"]) == (True, False)
+    assert "(train)" in train["message"] and "the session shows through" in train["message"]
 
 
 def test_the_python_of_a_command_is_read_from_its_first_line(host, program, python):

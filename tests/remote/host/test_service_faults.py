@@ -16,7 +16,7 @@ from pipeline.config import Plan
 from pipeline.rundir import RunDir, RunError, held, process_start
 from remote.agent import keeper, services, starting
 from remote.agent.attempts import ServiceDir
-from remote.agent.conductor import conductor_view
+from remote.agent.conducted import conductor_view
 from remote.agent.health import Probe, free_port
 from remote.agent.members import read_process
 from remote.agent.service_view import describe, view

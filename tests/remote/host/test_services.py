@@ -14,7 +14,7 @@ from pipeline.config import Plan, set_values
 from pipeline.rundir import RunDir, RunError, StageState, held, process_start, status
 from remote.agent import keeper, services
 from remote.agent.attempts import ServiceDir
-from remote.agent.conductor import conductor_view
+from remote.agent.conducted import conductor_view
 from remote.agent.service_view import allowed_through, define, needed, users, view
 from remote.agent.starting import start_conductor
 
@@ -134,14 +134,14 @@ def test_runs_share_it_and_the_last_one_stops_it(host, wait_for):
     assert ensure(two) == url
     assert service_pid(host) == pid
     assert users(host.root, "engine") == ["one", "two"]
-    assert services.release(one, one.plan(), "engine") is False
+    assert services.release(one, "engine", keep=services.kept_by(one, "engine")) is False
     assert process_start(pid) is not None
     other = RunDir.create(host.root, "three", with_service(host.plan(), server(host, life=599)))
     with pytest.raises(RunError, match="another definition and two uses it"):
         ensure(other)
     second.release()
     first.release()
-    assert services.release(two, two.plan(), "engine") is True
+    assert services.release(two, "engine", keep=services.kept_by(two, "engine")) is True
     assert process_start(pid) is None
 
 
@@ -201,7 +201,7 @@ def test_a_failed_one_that_nobody_needs_is_not_restarted(host, wait_for):
     ensure(run)
     os.kill(service_pid(host), signal.SIGKILL)
     wait_for(lambda: view(host.root, "engine").state == "FAILED")
-    services.release(run, run.plan(), "engine")
+    services.release(run, "engine", keep=services.kept_by(run, "engine"))
     wait_for(lambda: not held(ServiceDir.of(host.root, "engine").keeper_lock_path))
     assert ServiceDir.of(host.root, "engine").attempts() == [1]
 
@@ -248,7 +248,7 @@ def test_never_restarted_when_the_plan_says_so(host, wait_for):
 def test_a_kept_service_stays(host):
     run = make(host, more={"keep": True})
     ensure(run)
-    assert services.release(run, run.plan(), "engine") is False
+    assert services.release(run, "engine", keep=services.kept_by(run, "engine")) is False
     assert view(host.root, "engine").state == "READY"
 
 
@@ -273,7 +273,7 @@ def test_one_that_lost_its_supervisor_is_supervised_again_and_stopped(host, wait
     ensure(run)
     assert service_pid(host) == pid
     assert view(host.root, "engine").state == "READY"
-    assert services.release(run, run.plan(), "engine") is True
+    assert services.release(run, "engine", keep=services.kept_by(run, "engine")) is True
     assert process_start(pid) is None
 
 
@@ -327,11 +327,11 @@ def test_a_stage_that_outlives_its_conductor_keeps_its_service(host, wait_for):
     wait_for(lambda: stage.latest() is not None and stage.latest().progress())
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not held(run.path / "conductor" / "lock"))
-    assert services.release(run, run.plan(), "engine") is False
+    assert services.release(run, "engine", keep=services.kept_by(run, "engine")) is False
     assert view(host.root, "engine").state == "READY"
     stage.latest().request("kill", "the test")
     wait_for(lambda: not held(stage.lock_path))
-    assert services.release(run, run.plan(), "engine") is True
+    assert services.release(run, "engine", keep=services.kept_by(run, "engine")) is True
 
 
 def test_one_is_started_and_stopped_without_a_stage(host, wait_for):

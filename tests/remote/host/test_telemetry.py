@@ -320,6 +320,20 @@ def test_history_is_read_back_decimated(tmp_path):
     assert recorder.history(tmp_path / "none", 0.0, 50) == {}
 
 
+def test_rows_that_say_less_or_nonsense_break_no_curve(tmp_path):
+    (tmp_path / "telemetry").mkdir()
+    now = time.time()
+    good = {"disk": [10, 90], "gpus": [[0, 80.0, 5, 100, 40]], "path": "/v", "cpu": 1.0, "mem": 2, "load": 0.5}
+    odd = ({"disk": []}, {"disk": None}, {"disk": ["x", None]}, {"gpus": None}, {"gpus": [None, [1]]}, {"cpu": "x"})
+    for number, change in enumerate(({}, *odd, {})):
+        recorder.append(tmp_path / "telemetry", {**good, **change, "t": now - 100 + number})
+    columns = recorder.history(tmp_path, 0.0, 50)
+    assert len(columns["t"]) == len(odd) + 2
+    assert columns["disk/used"] == [10.0, None, None, None, 10.0, 10.0, 10.0, 10.0]
+    assert columns["gpu0/power_w"] == [80.0, 80.0, 80.0, 80.0, None, None, 80.0, 80.0]
+    assert [used for _, used in recorder.recent_use(tmp_path, Path("/v"))] == [10] * 5
+
+
 def test_the_record_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "SEGMENT_BYTES", 2000)
     for number in range(400):
