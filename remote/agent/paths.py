@@ -51,9 +51,9 @@ def owned(root: Path, parts: tuple[str, ...]) -> bool:
     """Whether a path, in parts under ``root``, is one that Eagledeck writes itself: nobody may put a file there.
 
     In a run's folder these are its own files and all that lies in a stage's folder; what else lies there is the
-    user's, such as RUN/prompts.jsonl.
+    user's, such as RUN/prompts.jsonl. No file makes a folder a run but ours.
     """
-    if parts[0] in RESERVED or parts == (MARKER,) or TEMPORARY in parts[-1]:
+    if parts[0] in RESERVED or parts == (MARKER,) or TEMPORARY in parts[-1] or parts[1:] == ("run.json",):
         return True
     return len(parts) > 1 and parts[1] in RUN_FILES and (root / parts[0] / "run.json").exists()
 

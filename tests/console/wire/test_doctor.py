@@ -27,5 +27,6 @@ def test_what_is_bad_has_a_remedy_and_status_1(container: Any) -> None:
     container.eagledeck("init", "r1")
     said = container.eagledeck("doctor", "r1", status=1).stdout
     assert "torch missing" in said
-    assert "     -> Install torch into it, or set generate.python to a Python that has it." in said
+    needs = "openai, torch, transformers, safetensors"
+    assert f"     -> Install {needs} into it, or set generate.python to a Python that has them." in said
     assert "box: 1 bad, of " in said

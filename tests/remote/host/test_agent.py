@@ -525,6 +525,9 @@ def test_put_and_fetch_resume_and_check(host):
     assert transfer("receive", head, b"")[0] == {"offset": len(body)}
     answer, out, code = transfer("receive", {**head, "path": "prompts/b", "size": 5, "sha256": digest}, b"12345")
     assert code == 1 and b"not the ones announced" in out and not (host.root / "prompts/b").exists()
+    assert transfer("receive", {**head, "path": "r1/run.json"})[2] == 1
+    (host.root / "r1").mkdir(exist_ok=True)
+    (host.root / "r1/run.json").write_text("{}")
     for path in ("../x", "/etc/x", "code/x", "r1/plan/0009.json", "prompts/", "r1/generate/out/0001/x", ""):
         answer, out, code = transfer("receive", {**head, "path": path}, body)
         assert code == 1 and answer["error"]["message"], path
